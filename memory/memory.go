@@ -1,0 +1,98 @@
+// Package memory keeps the bytes that the process holds below one limit, from
+// the fetch of a record to the acknowledgement of its last action.
+//
+// It counts; it does not allocate. Whoever holds bytes takes them first and
+// gives exactly as many back, once.
+package memory
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+)
+
+// Budget is one limit in bytes, shared by everything that holds records. All
+// methods are safe for concurrent use.
+type Budget struct {
+	limit int64
+	used  atomic.Int64
+
+	mu      sync.Mutex
+	changed chan struct{} // closed and replaced by Give while somebody waits
+	waiters int
+}
+
+// New returns a budget of limit bytes; limit must be positive.
+func New(limit int64) *Budget {
+	return &Budget{limit: limit, changed: make(chan struct{})}
+}
+
+// Limit returns the budget's limit in bytes.
+func (b *Budget) Limit() int64 { return b.limit }
+
+// Used returns the bytes taken and not yet given back.
+func (b *Budget) Used() int64 { return b.used.Load() }
+
+// TryTake takes n bytes if they fit below the limit. A request larger than
+// the whole limit fits only into an empty budget, so that it cannot wait for
+// ever.
+func (b *Budget) TryTake(n int64) bool {
+	for {
+		used := b.used.Load()
+		if used+n > b.limit && used > 0 {
+			return false
+		}
+		if b.used.CompareAndSwap(used, used+n) {
+			return true
+		}
+	}
+}
+
+// Force takes n bytes whether they fit or not: for bytes that exist already
+// and only change hands.
+func (b *Budget) Force(n int64) { b.used.Add(n) }
+
+// Take waits until n bytes fit, or until ctx ends, and returns its cause then.
+func (b *Budget) Take(ctx context.Context, n int64) error {
+	if b.TryTake(n) {
+		return nil
+	}
+	b.mu.Lock()
+	b.waiters++
+	defer func() {
+		b.waiters--
+		b.mu.Unlock()
+	}()
+	for {
+		if b.TryTake(n) {
+			return nil
+		}
+		changed := b.changed
+		b.mu.Unlock()
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			b.mu.Lock()
+			return context.Cause(ctx)
+		}
+		b.mu.Lock()
+	}
+}
+
+// Give returns n bytes that were taken.
+func (b *Budget) Give(n int64) {
+	if n == 0 {
+		return
+	}
+	if b.used.Add(-n) < 0 {
+		panic("memory: more bytes given back than were taken")
+	}
+	// A waiter registers under the lock before it looks at the count again, so
+	// either it sees this Give's count or this Give sees the waiter.
+	b.mu.Lock()
+	if b.waiters > 0 {
+		close(b.changed)
+		b.changed = make(chan struct{})
+	}
+	b.mu.Unlock()
+}
