@@ -1,7 +1,8 @@
 package credentials
 
-// Secret is a text that must never be shown: however it is printed, logged or
-// encoded, "[redacted]" comes out ("" stays ""). Reveal returns the text.
+// Secret is a text that must never be shown: printed, logged or encoded,
+// "[redacted]" comes out ("" stays ""). Reveal returns the text. Fields of this
+// type are exported: fmt shows what is in others without asking their methods.
 type Secret string
 
 // TLS is a client's `tls` section. Files are PEM and are read again when they

@@ -43,7 +43,8 @@ func (s Secret) Format(f fmt.State, verb rune) {
 	_, _ = io.WriteString(f, text) // a fmt.State reports its errors itself
 }
 
-// MarshalText returns String: the secret as a key of a map, or in XML.
+// MarshalText returns String, for XML and for encoders that know neither of
+// the next two.
 func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
 // MarshalJSON returns String as a JSON string.
@@ -71,12 +72,14 @@ func (e *Error) Error() string {
 }
 
 // Source gives a secret that was written down or that stands in a file. All
-// methods are safe for concurrent use; the zero value gives "".
+// methods are safe for concurrent use.
 type Source struct {
 	file string // "": value never changes
 
-	mu    sync.Mutex
-	value Secret
+	mu sync.Mutex
+	// value is a pointer because fmt shows what is in a field that is not
+	// exported; of a pointer in a struct it shows the address.
+	value *Secret
 	seen  os.FileInfo // of the file that value was read from
 }
 
@@ -85,7 +88,7 @@ type Source struct {
 // *Error whose Key is "file": both were given, or the file cannot be read or is
 // empty.
 func Open(value Secret, file string) (*Source, error) {
-	s := &Source{file: file, value: value}
+	s := &Source{file: file, value: &value}
 	if file == "" {
 		return s, nil
 	}
@@ -105,7 +108,7 @@ func (s *Source) Get() Secret {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.file == "" {
-		return s.value
+		return *s.value
 	}
 	// The file may be replaced at any moment, by a rename, a symbolic link
 	// (Kubernetes) or a write in place. In the last case it may be read half
@@ -113,7 +116,7 @@ func (s *Source) Get() Secret {
 	if info, err := os.Stat(s.file); err == nil && !same(info, s.seen) {
 		_ = s.read() // the last good secret is all that can be given; Reload reports
 	}
-	return s.value
+	return *s.value
 }
 
 // Reload reads the file again whether it looks changed or not, and says what
@@ -143,7 +146,8 @@ func (s *Source) read() error {
 	if text == "" {
 		return &Error{Key: "file", Problem: fmt.Sprintf("%s is empty", s.file), Remedy: "write the secret into it"}
 	}
-	s.value, s.seen = Secret(text), info
+	value := Secret(text)
+	s.value, s.seen = &value, info
 	return nil
 }
 
