@@ -185,7 +185,7 @@ func (t *Tracker) index(seq uint64) (uint64, bool) {
 
 // grow doubles the full ring.
 func (t *Tracker) grow() {
-	n := max(256, 2*len(t.offsets))
+	n := max(8, 2*len(t.offsets))
 	offsets, states := make([]int64, n), make([]uint8, n)
 	for seq := t.head; seq < t.tail; seq++ {
 		i, j := seq&uint64(len(t.offsets)-1), seq&uint64(n-1)
