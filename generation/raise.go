@@ -3,6 +3,7 @@ package generation
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 )
 
@@ -13,8 +14,8 @@ import (
 // What is wrong with the topic decides which offsets count:
 //
 //   - Its id is new, or nothing was recorded: none, all start at 0.
-//   - Its partition count changed: LogEnds and LogEndsLater, and Committed for
-//     the partitions in Diverged.
+//   - Its partition count changed: LogEnds and LogEndsLater; with Diverged,
+//     also Committed.
 //   - Neither (versions of a foreign writer, a truncation): Committed and
 //     Diverged.
 type Raise struct {
@@ -29,7 +30,8 @@ type Raise struct {
 	// to another partition before the raise may keep an older value.
 	AcceptReordering bool
 	// Committed are the lowest committed offsets of all groups that use the
-	// topic with this control index; absent: nothing is committed, 0.
+	// topic with this control index, or the log's start where that is higher;
+	// absent: 0.
 	Committed map[int32]int64
 	// Diverged are the first offsets, of the partitions that were truncated,
 	// at which the log is no longer the one that was consumed.
@@ -95,21 +97,14 @@ func (l List) Raise(p Raise) (List, error) {
 		}
 		// What was lost is made good first, as if the count had not changed:
 		// the log ends must stand above every record that exists.
-		if start, lost := p.diverged(ends); lost {
-			if err := l.repeat(p, start, add); err != nil {
+		if len(p.Diverged) > 0 {
+			if err := l.repeat(p, p.unread(last.Partitions), add); err != nil {
 				return nil, err
 			}
 		}
 		add(ends)
 	default:
-		start := make(map[int32]int64, p.Partitions)
-		for i := range p.Partitions {
-			start[i] = p.Committed[i]
-			if offset, ok := p.Diverged[i]; ok {
-				start[i] = min(start[i], offset)
-			}
-		}
-		if err := l.repeat(p, start, add); err != nil {
+		if err := l.repeat(p, p.unread(p.Partitions), add); err != nil {
 			return nil, err
 		}
 	}
@@ -142,19 +137,18 @@ func (p Raise) oldLogEnds(old int32) (map[int32]int64, error) {
 	return ends, nil
 }
 
-// diverged returns the start vector that raises what was truncated and nothing
-// else, and whether there is anything.
-func (p Raise) diverged(ends map[int32]int64) (map[int32]int64, bool) {
-	start := make(map[int32]int64, len(ends))
-	lost := false
-	for i, end := range ends {
-		start[i] = end
+// unread is the start vector of what must be written anew: of each of the
+// first partitions, from what is not committed on, or from where its log
+// changed if that is lower.
+func (p Raise) unread(partitions int32) map[int32]int64 {
+	start := make(map[int32]int64, partitions)
+	for i := range partitions {
+		start[i] = p.Committed[i]
 		if offset, ok := p.Diverged[i]; ok {
-			start[i] = min(end, offset, p.Committed[i])
-			lost = true
+			start[i] = min(start[i], offset)
 		}
 	}
-	return start, lost
+	return start
 }
 
 // repeat adds an entry at start, which may lie below the starts of entries that
@@ -185,7 +179,15 @@ func (l List) repeat(p Raise, start map[int32]int64, add func(map[int32]int64)) 
 	}
 	add(start)
 	for _, e := range l.above(p.ID, lowest) {
-		add(e.Start)
+		// What a truncated partition holds now from there on was written after
+		// every raise, also where its offset is below an earlier start.
+		again := maps.Clone(e.Start)
+		for i, first := range again {
+			if offset, ok := p.Diverged[i]; ok {
+				again[i] = min(first, offset)
+			}
+		}
+		add(again)
 	}
 	return nil
 }
