@@ -1,6 +1,6 @@
 // Package bulk is the wire of the _bulk API: it encodes actions and decodes
 // answers. It knows no Kafka, no retries and no client; it imports the
-// standard library only.
+// standard library and a compressor only.
 package bulk
 
 // Op is the operation of an action.
