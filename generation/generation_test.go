@@ -343,7 +343,7 @@ func TestFold(t *testing.T) {
 					w.produce()
 				}
 			},
-			"read":    func(*rapid.T) { w.read(partition(), rapid.Int64Range(1, 9).Draw(t, "n")) },
+			"read": func(*rapid.T) { w.read(partition(), rapid.Int64Range(1, 9).Draw(t, "n")) },
 			"replay": func(*rapid.T) {
 				p := partition()
 				w.committed[p] = rapid.Int64Range(0, w.committed[p]).Draw(t, "offset")

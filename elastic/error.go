@@ -1,0 +1,109 @@
+package elastic
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/elastic/go-elasticsearch/v8/esapi"
+)
+
+const (
+	maxReason = 256      // bytes
+	maxError  = 64 << 10 // bytes of an error answer that are read
+)
+
+// Error is an answer that refuses a call.
+type Error struct {
+	Status int    // HTTP status
+	Type   string // error type, such as security_exception; "" where the answer names none
+	Reason string // shortened; "" where the answer gives none
+
+	absent bool // the answer says that the document is not there, though its index is
+}
+
+// Error returns status, type and reason.
+func (e *Error) Error() string {
+	text := fmt.Sprintf("%d %s", e.Status, http.StatusText(e.Status))
+	if e.Type != "" {
+		text += " " + e.Type
+	}
+	if e.Reason != "" {
+		text += ": " + e.Reason
+	}
+	return text
+}
+
+func newError(status int, body []byte) *Error {
+	e := &Error{Status: status}
+	var answer struct {
+		Error  json.RawMessage `json:"error"`
+		Found  *bool           `json:"found"`  // of a get
+		Result string          `json:"result"` // of a delete
+	}
+	if json.Unmarshal(body, &answer) != nil {
+		return e // a proxy's page, or no body at all (413)
+	}
+	e.absent = status == http.StatusNotFound && len(answer.Error) == 0 &&
+		(answer.Found != nil && !*answer.Found || answer.Result == "not_found")
+	var cause struct{ Type, Reason string }
+	if json.Unmarshal(answer.Error, &cause) == nil {
+		e.Type, e.Reason = cause.Type, shorten(cause.Reason)
+		return e
+	}
+	var text string
+	if json.Unmarshal(answer.Error, &text) == nil {
+		e.Reason = shorten(text)
+	}
+	return e
+}
+
+func shorten(reason string) string {
+	reason = strings.ToValidUTF8(strings.Join(strings.Fields(reason), " "), "?")
+	if len(reason) <= maxReason {
+		return reason
+	}
+	end := maxReason
+	for !utf8.RuneStart(reason[end]) {
+		end--
+	}
+	return reason[:end] + "..."
+}
+
+// call carries out a request within the client's time-out and decodes its
+// answer into out (nil: not looked at). what names the call in errors.
+func (c *Client) call(ctx context.Context, what string, req esapi.Request, out any) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, c.timeout, fmt.Errorf("no answer within %s", c.timeout))
+	defer cancel()
+	res, err := req.Do(ctx, c)
+	if err != nil {
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		return fmt.Errorf("elasticsearch: %s: %w", what, err)
+	}
+	defer res.Body.Close()
+	if res.IsError() || res.StatusCode >= 300 {
+		body, _ := io.ReadAll(io.LimitReader(res.Body, maxError)) // the status says enough
+		return fmt.Errorf("elasticsearch: %s: %w", what, newError(res.StatusCode, body))
+	}
+	body, err := io.ReadAll(res.Body)
+	if err != nil {
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		return fmt.Errorf("elasticsearch: %s: reading the answer: %w", what, err)
+	}
+	if out == nil {
+		return nil
+	}
+	if err := json.NewDecoder(bytes.NewReader(body)).Decode(out); err != nil {
+		return fmt.Errorf("elasticsearch: %s: the answer is not what was expected: %w", what, err)
+	}
+	return nil
+}
