@@ -80,6 +80,7 @@ type Status struct {
 	BlockedOn     int
 	InFlight      int // requests
 	RequestsLimit int
-	Indexers      int // active
+	Throttled     bool // the server turns requests or items away at present
+	Indexers      int  // active
 	Bytes         int64
 }

@@ -1,0 +1,355 @@
+package indexer
+
+import (
+	"bytes"
+	"slices"
+	"time"
+
+	"github.com/sluicehq/sluice/indexer/bulk"
+)
+
+// call is a rejection or a conflict to report when no lock is held.
+type call struct {
+	src      *source
+	seq      uint64
+	conflict bool
+	stored   int64
+	r        *Rejection
+}
+
+// failure is an item of an answer that is no plain success.
+type failure struct {
+	i    int // in batch.sent
+	item bulk.Item
+}
+
+// share is the part of a batch that concerns one target.
+type share struct {
+	t         *target
+	accepted  int // actions that were written, or were already
+	throttled bool
+}
+
+// process reads what came of a batch's request. It says whether the batch goes
+// on at once, with the part at hand or the next one; else the batch waits or
+// has ended.
+func (w *worker) process(b *batch) (goOn bool) {
+	x := w.x
+	b.inHand = false
+	b.attempts++
+	res := &b.result
+	v := judgeRequest(res.err, res.status, b.answer)
+	var failures []failure
+	if v.kind == requestAnswered {
+		_, err := bulk.Decode(b.answer, len(b.sent), func(i int, it bulk.Item) {
+			failures = append(failures, failure{i, it})
+		})
+		if err != nil {
+			v = requestVerdict{kind: requestUnknown, status: res.status, errorType: "unusable_answer", reason: err.Error()}
+		}
+	}
+	var shares []share
+	if v.kind == requestAnswered {
+		shares = w.written(b, failures)
+	}
+	x.metrics.request(res, b.bytes)
+
+	x.mu.Lock()
+	now := time.Now()
+	inFlight := x.inFlight
+	throttled, reload := v.kind == requestThrottled, false
+	if b.probesAll {
+		b.probesAll, x.probing = false, false
+		x.probeAt = now.Add(probeEvery)
+	}
+	if v.status != 0 {
+		x.alive(now)
+	}
+	switch v.kind {
+	case requestAnswered:
+		x.resume()
+		b.unanswered, b.isolating, b.pause = 0, b.isolating && len(b.parts) > 1, 0
+		throttled, reload = w.settle(now, b, shares, failures)
+		b.parts = b.parts[:len(b.parts)-1]
+		b.resend = true
+		goOn = len(b.parts) > 0
+	case requestUnknown:
+		goOn = w.noAnswer(now, b, v)
+	case requestThrottled:
+		x.sendAgain(now, b, res.retryAfter)
+	case requestSplit:
+		goOn = w.refused(now, b, v)
+	case requestHoldAll, requestCredentials:
+		reload = v.kind == requestCredentials
+		x.holdEverything(now, v.errorType)
+		x.sendAgain(now, b, 0)
+	}
+	if v.kind == requestAnswered || v.kind == requestThrottled {
+		x.limiter.sample(now, res.took, b.bytes, b.bytes >= x.bodyLimit/2, throttled, inFlight)
+	}
+	ended := len(b.parts) == 0
+	x.mu.Unlock()
+
+	w.report()
+	if reload {
+		x.opt.Reload()
+	}
+	if ended {
+		x.finish(b)
+	}
+	return goOn
+}
+
+// report tells the sources what settle and its kin found, without a lock.
+func (w *worker) report() {
+	w.r.send()
+	for _, c := range w.calls {
+		switch {
+		case c.src.state.Load() == dropped:
+		case c.conflict:
+			c.src.Conflict(c.seq, c.stored, c.r)
+		default:
+			c.src.Reject(c.seq, c.r)
+		}
+	}
+	clear(w.calls)
+	w.calls = w.calls[:0]
+}
+
+// written reports every action of an answer that is not among the failures as
+// written, and counts them per target.
+func (w *worker) written(b *batch, failures []failure) []share {
+	var shares []share
+	var s *share
+	next := 0
+	for i, f := range b.sent {
+		if s == nil || s.t != f.c.target {
+			shares = append(shares, share{t: f.c.target})
+			s = &shares[len(shares)-1]
+		}
+		if next < len(failures) && failures[next].i == i {
+			next++
+			continue
+		}
+		s.accepted++
+		e := f.entry()
+		e.done = true
+		if e.op == bulk.Delete {
+			w.r.add(e, Deleted)
+		} else {
+			w.r.add(e, Indexed)
+		}
+	}
+	return shares
+}
+
+// settle acts on an answer: an action without success waits for another try,
+// is rejected, or is handed to its source as a conflict.
+func (w *worker) settle(now time.Time, b *batch, shares []share, failures []failure) (throttled, reload bool) {
+	x := w.x
+	for k := range shares {
+		s := &shares[k]
+		s.t.answered++
+		x.accept(now, s.t, s.accepted)
+	}
+	verdicts := make([]itemVerdict, len(failures))
+	for k := range failures {
+		f := b.sent[failures[k].i]
+		e, t := f.entry(), f.c.target
+		s := &shares[slices.IndexFunc(shares, func(s share) bool { return s.t == t })]
+		a := tried{op: e.op, versionType: e.vtype, version: e.version, neighbours: s.accepted > 0}
+		if prev := f.waiting(); prev != nil {
+			a.refused, a.failed = prev.refused, prev.failed
+			a.neighbours = a.neighbours || prev.failed > 0 && t.accepted > prev.accepted
+		}
+		v := judgeItem(&failures[k].item, a, x.cfg.Retry.ItemAttempts)
+		verdicts[k] = v
+		switch v.kind {
+		case itemDone:
+			e.done = true
+			w.r.add(e, v.outcome)
+			s.accepted++
+			x.accept(now, t, 1)
+		case itemConflict:
+			s.accepted++
+			x.accept(now, t, 1)
+			e.done = true
+			w.calls = append(w.calls, call{e.src, e.seq, true, v.stored, w.rejectionOf(f, &failures[k].item)})
+		case itemThrottled:
+			s.throttled, throttled = true, true
+		}
+	}
+	for _, s := range shares {
+		if s.accepted > 0 && !s.throttled {
+			x.recovered(s.t)
+		}
+		if h := s.t.hold; h != nil && h == b.probe {
+			w.probed(s.t, h, s.accepted)
+		}
+	}
+	var later map[laterKey]int
+	for k, v := range verdicts {
+		f := b.sent[failures[k].i]
+		e, t, it := f.entry(), f.c.target, &failures[k].item
+		if e.done {
+			continue
+		}
+		if v.kind == itemReject {
+			w.reject(now, b, f, it.Status, errorTypeOf(it), reasonOf(it))
+			continue
+		}
+		// What needs another try must not be sent after a later action on its
+		// id has been written.
+		if later == nil {
+			later = lastWritten(b.sent)
+		}
+		if e.ordered {
+			if j, ok := later[laterKey{t, e.hash}]; ok && supersededBy(b.sent, failures[k].i, j) {
+				e.done = true
+				w.r.add(e, Stale)
+				continue
+			}
+		}
+		next := w.wait(b, f)
+		switch v.kind {
+		case itemThrottled:
+			if t.backOff(now, b.result.retryAfter, x.cfg.Retry.Initial, x.cfg.Retry.Max) {
+				x.metrics.backingOff.Inc()
+			}
+			x.wakeAt(t.until)
+		case itemHold, itemHoldCredentials:
+			reload = reload || v.kind == itemHoldCredentials
+			x.hold(now, t, errorTypeOf(it), false)
+		case itemSecondTry:
+			// It goes with the target's next request, even if that is some
+			// time off.
+			if next != nil {
+				next.refused++
+				next.born = now
+			}
+		case itemFailed:
+			if next != nil {
+				if next.failed++; next.failed == 1 {
+					next.accepted = t.accepted
+				}
+				next.born = now
+			}
+		}
+	}
+	return throttled, reload
+}
+
+// accept counts actions that the target accepted.
+func (x *Indexer) accept(now time.Time, t *target, n int) {
+	if n == 0 {
+		return
+	}
+	t.accepted += uint64(n)
+	x.accepted += uint64(n)
+	x.refusedOf = nil
+	t.breaker.add(now, n, 0, 0)
+}
+
+// laterKey names an id by its hash.
+type laterKey struct {
+	t    *target
+	hash uint64
+}
+
+// lastWritten returns the position of the last ordered action on each id that
+// was written.
+func lastWritten(sent []ref) map[laterKey]int {
+	last := make(map[laterKey]int)
+	for i, f := range sent {
+		if e := f.entry(); e.done && e.ordered {
+			last[laterKey{f.c.target, e.hash}] = i
+		}
+	}
+	return last
+}
+
+// supersededBy says whether the action at j came after the one at i and
+// concerns the same document.
+func supersededBy(sent []ref, i, j int) bool {
+	return j > i && bytes.Equal(bulk.IDOf(sent[i].wire()), bulk.IDOf(sent[j].wire()))
+}
+
+// wait takes an action out of its batch to wait for another try, and returns
+// it; nil if its source has ended instead.
+func (w *worker) wait(b *batch, f ref) *waiting {
+	next := w.takeOut(b, f)
+	if next == nil {
+		return nil
+	}
+	w.x.metrics.retries.Inc()
+	if q := next.queue; q != nil {
+		q.again = append(q.again, next)
+	} else {
+		next.target.wait(next)
+		w.x.activate(next.target)
+		w.x.wakeAt(next.born.Add(w.x.cfg.FlushInterval))
+	}
+	return next
+}
+
+// takeOut makes an action stand by itself. Its queue is the one in flight with
+// the batch, nil if it came with a lane.
+func (w *worker) takeOut(b *batch, f ref) *waiting {
+	e := f.entry()
+	e.done = true
+	switch e.src.state.Load() {
+	case dropped:
+		return nil
+	case draining:
+		w.r.add(e, Abandoned)
+		return nil
+	}
+	next := f.waiting()
+	if next == nil {
+		next = w.x.copyOut(f.c, *e, f.wire(), f.c.metaOf(f.i))
+	}
+	next.inBatch = false
+	next.attempts += b.attempts
+	return next
+}
+
+// reject reports an action as rejected, unless its target is held for having
+// rejected too many: then it waits with the others.
+func (w *worker) reject(now time.Time, b *batch, f ref, status int, errorType, reason string) {
+	x, t, e := w.x, f.c.target, f.entry()
+	if t.hold != nil && t.hold.breaker {
+		w.wait(b, f)
+		return
+	}
+	if share := float64(x.opt.MaxShare); t.breaker.add(now, 1, 1, share) && share > 0 {
+		x.hold(now, t, "too_many_rejections", true)
+	}
+	e.done = true
+	w.calls = append(w.calls, call{src: e.src, seq: e.seq, r: w.rejection(f, status, errorType, reason)})
+}
+
+func (w *worker) rejectionOf(f ref, it *bulk.Item) *Rejection {
+	return w.rejection(f, it.Status, errorTypeOf(it), reasonOf(it))
+}
+
+// rejection describes a refused action and copies what a dead letter needs.
+func (w *worker) rejection(f ref, status int, errorType, reason string) *Rejection {
+	e := f.entry()
+	r := &Rejection{
+		Target: f.c.target.name, Status: status, Type: errorType, Reason: reason,
+		Attempts: 1, Version: e.version,
+		Meta: slices.Clone(f.c.metaOf(f.i)), Body: bodyOf(f.wire()),
+	}
+	if prev := f.waiting(); prev != nil {
+		r.Attempts += prev.attempts
+	}
+	return r
+}
+
+// reasonOf joins an item's reason and its cause's.
+func reasonOf(it *bulk.Item) string {
+	if len(it.Cause) == 0 {
+		return it.Reason.String()
+	}
+	return it.Reason.String() + ": " + it.Cause.String()
+}

@@ -1,0 +1,428 @@
+package indexer
+
+import (
+	"slices"
+	"time"
+
+	"github.com/sluicehq/sluice/indexer/bulk"
+)
+
+// ref is one action of a batch.
+type ref struct {
+	c *chunk
+	i int
+}
+
+func (r ref) entry() *entry { return &r.c.entries[r.i] }
+func (r ref) wire() []byte  { return r.c.wireOf(r.i) }
+
+// waiting returns the action's record of earlier tries, nil on its first.
+func (r ref) waiting() *waiting {
+	if r.c.waits == nil {
+		return nil
+	}
+	return r.c.waits[r.i]
+}
+
+// part is a range of a batch's refs.
+type part struct{ from, to int }
+
+// batch is what one permit carries: the actions of a bulk request and, where
+// that request is refused or never answered, of the parts it is split into,
+// one after the other. It holds its lanes and queues until the last of its
+// actions has a verdict or waits by itself.
+type batch struct {
+	chunks []*chunk
+	lanes  []*lane    // ordered lanes that it keeps busy
+	queues []*idQueue // queues in flight with it
+	refs   []ref
+	count  int    // of actions in chunks
+	parts  []part // a stack; the last is the one at hand
+	reason string // of the flush
+	probe  *hold  // it probes a held target
+	solo   *waiting
+	ids    map[uint64]struct{} // ids of updates in it
+
+	// The request.
+	sent   []ref // what it carries, in order
+	bytes  int64 // of sent, uncompressed
+	pieces [][]byte
+	packed []byte
+	answer []byte
+	result result
+	resend bool // it was sent before: something of refs may be done, closed or gone
+
+	// Between tries.
+	attempts   int // requests that carried the batch whole or in parts
+	due        time.Time
+	pause      time.Duration
+	unanswered int    // tries of the part at hand without an answer, in a row
+	answeredBy uint64 // answers to others when the first of them began
+	isolating  bool   // a part of it was split for want of an answer
+	probesAll  bool   // it is out although all is held
+	inHand     bool   // an answer is there to be read
+}
+
+// result is what came of a request.
+type result struct {
+	err        error // of the transport; nil: there is an answer
+	status     int
+	retryAfter time.Duration
+	took       time.Duration
+}
+
+func (x *Indexer) newBatch(reason string) *batch {
+	var b *batch
+	if n := len(x.free); n > 0 {
+		b, x.free = x.free[n-1], x.free[:n-1]
+	} else {
+		b = new(batch)
+	}
+	b.reason = reason
+	return b
+}
+
+// seal lays the batch's actions out; no chunk is added after it.
+func (b *batch) seal() {
+	for _, c := range b.chunks {
+		for i := range c.entries {
+			b.refs = append(b.refs, ref{c, i})
+		}
+	}
+	b.parts = append(b.parts, part{0, len(b.refs)})
+}
+
+// recycle gives a batch's chunks back. No request may read them any more.
+func (x *Indexer) recycle(b *batch) {
+	for _, c := range b.chunks {
+		for _, w := range c.waits {
+			if w.inBatch {
+				x.freeWaiting(w)
+			}
+		}
+		x.chunks.put(c)
+	}
+	clear(b.chunks)
+	clear(b.lanes)
+	clear(b.queues)
+	clear(b.refs)
+	clear(b.pieces)
+	*b = batch{
+		chunks: b.chunks[:0], lanes: b.lanes[:0], queues: b.queues[:0], refs: b.refs[:0],
+		parts: b.parts[:0], pieces: b.pieces[:0],
+		packed: b.packed[:0], answer: b.answer[:0],
+	}
+	if len(x.free) < x.cfg.Requests.Max && cap(b.answer) <= 1<<20 {
+		x.free = append(x.free, b)
+	}
+}
+
+// claim makes the next batch if one is due, else says when to look again.
+func (x *Indexer) claim(now time.Time) (*batch, time.Time) {
+	var (
+		wake, oldest time.Time
+		bytes        int64
+		docs         int
+	)
+	for k := 0; k < len(x.active); {
+		i := (x.cursor + k) % len(x.active)
+		t := x.active[i]
+		if t.empty() {
+			t.active = false
+			if t.hold != nil && !t.hold.probing {
+				x.unhold(t)
+			}
+			last := len(x.active) - 1
+			x.active[i], x.active[last] = x.active[last], nil
+			x.active = x.active[:last]
+			continue
+		}
+		k++
+		if h := t.hold; h != nil {
+			if !h.probing && !now.Before(h.probeAt) {
+				return x.claimProbe(t), wake
+			}
+			if !h.probing {
+				wake = earlier(wake, h.probeAt)
+			}
+			continue
+		}
+		for s, w := range t.solos {
+			if !now.Before(w.due) {
+				t.solos = slices.Delete(t.solos, s, s+1)
+				return x.claimSolo(t, w), wake
+			}
+			wake = earlier(wake, w.due)
+		}
+		if now.Before(t.until) {
+			wake = earlier(wake, t.until)
+			continue
+		}
+		bytes += t.readyBytes + t.waitBytes
+		docs += t.readyDocs + t.waitDocs
+		if x.full(bytes, docs) {
+			break
+		}
+		oldest = earlier(oldest, t.oldest())
+	}
+	var reason string
+	switch {
+	case bytes == 0:
+		return nil, wake
+	case bytes >= x.bodyLimit:
+		reason = "bytes"
+	case docs >= x.cfg.FlushDocuments:
+		reason = "documents"
+	case x.draining > 0:
+		reason = "drain"
+	case x.starved > 0:
+		reason = "memory"
+	case !now.Before(oldest.Add(x.cfg.FlushInterval)):
+		reason = "interval"
+	default:
+		return nil, earlier(wake, oldest.Add(x.cfg.FlushInterval))
+	}
+	b := x.newBatch(reason)
+	first := x.cursor
+	for k := range x.active {
+		i := (first + k) % len(x.active)
+		if t := x.active[i]; t.hold == nil && !now.Before(t.until) {
+			x.take(t, b)
+			x.cursor = (i + 1) % len(x.active)
+		}
+		if x.full(b.bytes, b.count) {
+			break
+		}
+	}
+	return b, wake
+}
+
+func (x *Indexer) full(bytes int64, docs int) bool {
+	return bytes >= x.bodyLimit || docs >= x.cfg.FlushDocuments
+}
+
+// oldest returns when the oldest of the target's sendable actions came.
+func (t *target) oldest() (at time.Time) {
+	for _, l := range t.ready {
+		at = earlier(at, l.chunks[0].born)
+	}
+	for _, q := range t.order {
+		at = earlier(at, q.items[0].born)
+	}
+	return at
+}
+
+// take moves what is ready of a target into the batch, until it is full: first
+// what needs another try, then idle lanes.
+func (x *Indexer) take(t *target, b *batch) {
+	x.takeWaits(t, b)
+	for len(t.ready) > 0 && !x.full(b.bytes, b.count) {
+		l := t.unready()
+		if l.ordered {
+			l.busy = true
+			b.lanes = append(b.lanes, l)
+		}
+		for len(l.chunks) > 0 && !x.full(b.bytes, b.count) {
+			c := l.pop()
+			x.divert(b, c)
+			if len(c.entries) == 0 {
+				x.chunks.put(c)
+				continue
+			}
+			b.chunks = append(b.chunks, c)
+			b.bytes += int64(len(c.wire))
+			b.count += len(c.entries)
+		}
+		if !l.ordered {
+			t.offer(l) // what is left of it may go with others
+		}
+	}
+}
+
+// takeWaits makes a retry chunk of what waits, until the batch is full.
+func (x *Indexer) takeWaits(t *target, b *batch) {
+	if len(t.order) == 0 || x.full(b.bytes, b.count) {
+		return
+	}
+	size := 0
+	var taken []*waiting
+	for len(t.order) > 0 && !x.full(b.bytes, b.count) {
+		q, items := t.takeQueue()
+		b.queues = append(b.queues, q)
+		for _, w := range items {
+			size += len(w.wire)
+			b.bytes += int64(len(w.wire))
+			b.count++
+		}
+		taken = append(taken, items...)
+	}
+	b.chunks = append(b.chunks, x.retryChunk(t, taken, size))
+}
+
+func (x *Indexer) retryChunk(t *target, items []*waiting, size int) *chunk {
+	c := x.chunks.force(size)
+	c.target, c.born = t, items[0].born
+	for _, w := range items {
+		w.inBatch = true
+		c.wire = append(c.wire, w.wire...)
+		c.meta = append(c.meta, w.meta...)
+		e := w.entry // done is false
+		e.end, e.metaEnd = uint32(len(c.wire)), uint32(len(c.meta))
+		c.entries = append(c.entries, e)
+		c.waits = append(c.waits, w)
+	}
+	x.chunks.grown(c)
+	return c
+}
+
+// divert takes the actions out of a claimed chunk that may not go with this
+// batch: those on closed ids, and second updates of one id.
+func (x *Indexer) divert(b *batch, c *chunk) {
+	t := c.target
+	if len(t.queues) == 0 && !c.updates {
+		return
+	}
+	c.remove(func(e *entry, wire, meta []byte) bool {
+		closed := t.closed(e) != nil
+		if !closed && c.updates && e.ordered {
+			if b.ids == nil {
+				b.ids = make(map[uint64]struct{})
+			}
+			_, closed = b.ids[e.hash]
+			b.ids[e.hash] = struct{}{}
+		}
+		if closed {
+			t.wait(x.copyOut(c, *e, wire, meta))
+		}
+		return closed
+	})
+}
+
+// copyOut makes an action of a chunk stand by itself.
+func (x *Indexer) copyOut(c *chunk, e entry, wire, meta []byte) *waiting {
+	e.done = false
+	w := &waiting{
+		entry: e, target: c.target, born: c.born,
+		wire: slices.Clone(wire), meta: slices.Clone(meta),
+	}
+	w.charged = int64(len(wire)+len(meta)) + waitingBytes
+	x.opt.Budget.Force(w.charged)
+	return w
+}
+
+func (x *Indexer) freeWaiting(w *waiting) {
+	x.opt.Budget.Give(w.charged)
+	w.charged = 0
+}
+
+// claimProbe makes a batch of one action of a held target, or of some where a
+// run of probes was accepted.
+func (x *Indexer) claimProbe(t *target) *batch {
+	h := t.hold
+	h.probing = true
+	n := 1
+	if h.breaker && h.accepted >= breakerBulk {
+		n = breakerProbes - h.accepted
+	}
+	b := x.newBatch("probe")
+	b.probe = h
+	if len(t.solos) > 0 && len(t.order) == 0 && len(t.ready) == 0 {
+		w := t.solos[0]
+		t.solos = slices.Delete(t.solos, 0, 1)
+		return x.fillSolo(b, t, w)
+	}
+	for len(t.order) < n && len(t.ready) > 0 {
+		l := t.ready[0]
+		c := l.pop()
+		if len(l.chunks) == 0 {
+			t.unready()
+		}
+		for i := range c.entries {
+			t.wait(x.copyOut(c, c.entries[i], c.wireOf(i), c.metaOf(i)))
+		}
+		x.chunks.put(c)
+	}
+	var taken []*waiting
+	size := 0
+	for len(t.order) > 0 && len(taken) < n {
+		q, items := t.takeQueue()
+		b.queues = append(b.queues, q)
+		more := min(len(items), n-len(taken))
+		q.items = append(slices.Clone(items[more:]), q.items...)
+		for _, w := range items[:more] {
+			size += len(w.wire)
+		}
+		taken = append(taken, items[:more]...)
+	}
+	b.chunks = append(b.chunks, x.retryChunk(t, taken, size))
+	return b
+}
+
+// claimSolo makes a batch of an action that is sent alone.
+func (x *Indexer) claimSolo(t *target, w *waiting) *batch {
+	return x.fillSolo(x.newBatch("alone"), t, w)
+}
+
+func (x *Indexer) fillSolo(b *batch, t *target, w *waiting) *batch {
+	q := w.queue
+	q.solo = nil
+	b.solo = w
+	b.queues = append(b.queues, q)
+	b.chunks = append(b.chunks, x.retryChunk(t, []*waiting{w}, len(w.wire)))
+	return b
+}
+
+// reports collects outcomes under the lock and sends them without it.
+type reports struct {
+	of   map[reportKey][]uint64
+	last reportKey
+	seqs []uint64
+}
+
+type reportKey struct {
+	src     *source
+	outcome Outcome
+}
+
+// add notes an outcome. A nil r, like a dropped source, hears nothing.
+func (r *reports) add(e *entry, o Outcome) {
+	if r == nil {
+		return
+	}
+	k := reportKey{e.src, o}
+	if k != r.last {
+		r.swap(k)
+	}
+	r.seqs = append(r.seqs, e.seq)
+}
+
+func (r *reports) swap(k reportKey) {
+	if r.of == nil {
+		r.of = make(map[reportKey][]uint64)
+	}
+	if r.last.src != nil {
+		r.of[r.last] = r.seqs
+	}
+	r.last, r.seqs = k, r.of[k]
+}
+
+// send reports everything and empties r, whose memory stays for the next time.
+func (r *reports) send() {
+	if r.last.src == nil {
+		return
+	}
+	r.swap(reportKey{})
+	for k, seqs := range r.of {
+		if len(seqs) > 0 && k.src.state.Load() != dropped {
+			k.src.Settle(k.outcome, seqs)
+		}
+		if k.src.state.Load() == live && cap(seqs) < 1<<16 {
+			r.of[k] = seqs[:0]
+		} else {
+			delete(r.of, k)
+		}
+	}
+}
+
+// bodyOf returns a copy of an encoded action's document, nil for a delete.
+func bodyOf(wire []byte) []byte { return slices.Clone(bulk.Open(wire).Body) }

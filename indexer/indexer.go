@@ -1,0 +1,511 @@
+package indexer
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/sluicehq/sluice/memory"
+)
+
+// Transport sends one HTTP request whose URL has a path only, and chooses the
+// node. It tries once: the indexer owns the retries.
+type Transport interface {
+	Perform(*http.Request) (*http.Response, error)
+}
+
+// Options is what an Indexer works with. All but Gate and Reload are required.
+type Options struct {
+	Transport        Transport
+	Budget           *memory.Budget
+	RequestTimeout   time.Duration
+	CompressionLevel int // gzip, 0 is off
+	// Workers is the number of indexers that are active from the start.
+	Workers int
+	// MaxShare of a target's records within five minutes may be rejected
+	// before the target is held. 0 switches that off.
+	MaxShare memory.Share
+	// Gate says whether a request may start; it must not block. While it does
+	// not, nothing is sent: an owner without heartbeats may have lost its
+	// partitions to another.
+	Gate func() bool
+	// Reload is called, without locks, after the server refused the credentials.
+	Reload func()
+	Log    zerolog.Logger
+}
+
+const (
+	// probeEvery is how often a held target is tried with one action.
+	probeEvery = time.Second
+	// outagePing is how often the server is asked for a sign of life.
+	outagePing = 2 * time.Second
+	// gatePoll is how soon a closed gate is looked at again.
+	gatePoll = 200 * time.Millisecond
+	// leastBody is as far as answers 413 take down what a request may hold.
+	leastBody = 64 << 10
+)
+
+// Indexer is the pool. Make it with New; Close ends it.
+type Indexer struct {
+	cfg     Config
+	opt     Options
+	log     zerolog.Logger
+	chunks  *chunkPool
+	reserve int64 // bytes that may be out whatever others hold
+	metrics *metrics
+
+	ctx    context.Context // ends the requests in flight
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+
+	mu       sync.Mutex
+	cond     sync.Cond // there is something to do, or to stop for
+	closed   bool
+	timer    *time.Timer
+	timerAt  time.Time // zero: not armed
+	sources  map[Source]*source
+	targets  map[string]*target
+	active   []*target // those with something ready or waiting
+	cursor   int       // where the next scan of active begins
+	answered []*batch
+	delayed  []*batch // whole requests that are sent again when due
+	inFlight int      // permits taken: batches claimed and not finished
+	limiter  *limiter
+	workers  int // running
+	wanted   int // that should be
+	starved  int // writers that wait for memory
+	draining int // sources that drain
+	unseen   int64
+	free     []*batch
+
+	accepted  uint64 // actions that the server accepted
+	bodyLimit int64  // most wire bytes of one request; learnt from 413
+	holdAll   string // why nothing is sent
+	holdSince time.Time
+	probeAt   time.Time // when the next request may go although all is held
+	probing   bool      // one is out
+	refusedOf *target   // of the last lone action whose request was refused; nil once anything is accepted
+	outage    bool      // the server does not answer
+	blockedOn int       // actions whose request is never answered
+}
+
+// New returns a running indexer.
+func New(cfg Config, opt Options) *Indexer {
+	if opt.Gate == nil {
+		opt.Gate = func() bool { return true }
+	}
+	if opt.Reload == nil {
+		opt.Reload = func() {}
+	}
+	x := &Indexer{
+		cfg: cfg, opt: opt, log: opt.Log,
+		chunks:    &chunkPool{budget: opt.Budget},
+		reserve:   2 * int64(cfg.FlushBytes),
+		metrics:   newMetrics(),
+		sources:   make(map[Source]*source),
+		targets:   make(map[string]*target),
+		limiter:   newLimiter(cfg.Requests.Min, cfg.Requests.Max),
+		bodyLimit: int64(cfg.FlushBytes),
+	}
+	x.cond.L = &x.mu
+	x.ctx, x.cancel = context.WithCancel(context.Background())
+	x.timer = time.AfterFunc(time.Hour, x.tick)
+	x.timer.Stop()
+	x.Resize(max(1, opt.Workers))
+	return x
+}
+
+// Resize sets the number of active indexers, at least 1. Surplus ones retire
+// when they have finished the batch at hand.
+func (x *Indexer) Resize(n int) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.closed {
+		return
+	}
+	x.wanted = max(1, n)
+	for x.workers < x.wanted {
+		x.workers++
+		x.metrics.created.Inc()
+		x.wg.Go(x.work)
+	}
+	x.cond.Broadcast()
+}
+
+// Close stops the indexers and ends the requests in flight; nothing more is
+// reported to any source. It is safe to call twice. Sources that should be
+// heard out are drained first.
+func (x *Indexer) Close() {
+	x.mu.Lock()
+	x.closed = true
+	x.timer.Stop()
+	x.cond.Broadcast()
+	x.mu.Unlock()
+	x.cancel()
+	x.wg.Wait()
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.giveBack()
+}
+
+// giveBack returns everything that a closed indexer still holds to the budget.
+func (x *Indexer) giveBack() {
+	for _, b := range slices.Concat(x.answered, x.delayed) {
+		x.letGo(b)
+	}
+	x.answered, x.delayed = nil, nil
+	for _, t := range x.targets {
+		for _, l := range append(t.lanes[:], t.unordered) {
+			if l != nil {
+				for _, c := range l.chunks {
+					x.chunks.put(c)
+				}
+				l.chunks = nil
+			}
+		}
+		for _, q := range t.order {
+			for _, w := range q.items {
+				x.freeWaiting(w)
+			}
+		}
+		for _, w := range t.solos {
+			x.freeWaiting(w)
+		}
+		t.order, t.solos = nil, nil
+	}
+}
+
+// tick is the timer's: some moment that a worker waits for has come.
+func (x *Indexer) tick() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.timerAt = time.Time{}
+	x.cond.Broadcast()
+}
+
+// wakeAt makes sure that the workers look again at time at, if it is set.
+func (x *Indexer) wakeAt(at time.Time) {
+	if at.IsZero() || x.closed || !x.timerAt.IsZero() && !at.Before(x.timerAt) {
+		return
+	}
+	x.timerAt = at
+	x.timer.Reset(time.Until(at))
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// source returns what is kept of a source, from its first action on.
+func (x *Indexer) source(s Source) (*source, error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.closed {
+		return nil, ErrClosed
+	}
+	src := x.sources[s]
+	if src == nil {
+		src = &source{Source: s}
+		x.sources[s] = src
+	}
+	return src, nil
+}
+
+func (x *Indexer) target(name string) *target {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	t := x.targets[name]
+	if t == nil {
+		// The caller's text may be a view of something larger.
+		t = &target{name: strings.Clone(name)}
+		x.targets[t.name] = t
+	}
+	return t
+}
+
+// publish queues a chunk in its lane. slot is the lane's number, laneCount for
+// the unordered one.
+func (x *Indexer) publish(t *target, slot int, c *chunk) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.closed {
+		x.chunks.put(c)
+		return
+	}
+	isDropped := func(e entry) bool { return e.src.state.Load() == dropped }
+	if slices.ContainsFunc(c.entries, isDropped) {
+		c.remove(func(e *entry, _, _ []byte) bool { return isDropped(*e) })
+		if len(c.entries) == 0 {
+			x.chunks.put(c)
+			return
+		}
+	}
+	t.lane(uint64(slot), slot < laneCount).push(c)
+	x.activate(t)
+	x.unseen += int64(len(c.wire))
+	if x.unseen >= int64(x.cfg.FlushBytes)/4 || x.starved > 0 || x.draining > 0 {
+		x.unseen = 0
+		x.cond.Signal()
+	}
+	x.wakeAt(c.born.Add(x.cfg.FlushInterval))
+}
+
+func (x *Indexer) activate(t *target) {
+	if !t.active && !t.empty() {
+		t.active = true
+		x.active = append(x.active, t)
+	}
+}
+
+// pressure counts the writers that wait for memory: while there are any, every
+// chunk is due.
+func (x *Indexer) pressure(n int) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.starved += n
+	if n > 0 {
+		x.cond.Broadcast()
+	}
+}
+
+// Drain ends a source softly, without waiting: what is queued is sent now, and
+// what waits for another try, then or later, is reported as abandoned. Publish
+// before.
+func (x *Indexer) Drain(s Source) {
+	var r reports
+	defer r.send()
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	src := x.sources[s]
+	if src == nil || !src.state.CompareAndSwap(live, draining) {
+		return
+	}
+	x.draining++
+	x.forgetWaiting(src, &r)
+	x.cond.Broadcast()
+}
+
+// Drop ends a source at once: nothing of it is sent any more but what is on
+// the wire, and nothing is reported to it after Drop has returned but what is
+// being reported right now. A source is dropped once and never used again.
+func (x *Indexer) Drop(s Source) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	src := x.sources[s]
+	if src == nil {
+		return
+	}
+	delete(x.sources, s)
+	if src.state.Swap(dropped) == draining {
+		x.draining--
+	}
+	x.forgetWaiting(src, nil)
+	for _, t := range x.targets {
+		for _, l := range append(t.lanes[:], t.unordered) {
+			if l != nil {
+				x.filterLane(l, func(e *entry) bool { return e.src == src }, nil)
+			}
+		}
+	}
+}
+
+// forgetWaiting takes everything of src out that waits for another try,
+// including what its held targets have queued, and adds it to r as abandoned.
+func (x *Indexer) forgetWaiting(src *source, r *reports) {
+	mine := func(e *entry) bool { return e.src == src }
+	for _, t := range x.targets {
+		for _, q := range slices.Clone(t.order) {
+			for _, w := range q.items {
+				t.waitBytes -= int64(len(w.wire))
+				t.waitDocs--
+			}
+			q.items = x.filterWaiting(q.items, mine, r)
+			for _, w := range q.items {
+				t.waitBytes += int64(len(w.wire))
+				t.waitDocs++
+			}
+			if len(q.items) == 0 {
+				t.order = slices.DeleteFunc(t.order, func(o *idQueue) bool { return o == q })
+				if q.ordered {
+					delete(t.queues, q.hash)
+				}
+			}
+		}
+		for _, q := range t.queues {
+			if q.inFlight {
+				q.items = x.filterWaiting(q.items, mine, r)
+				q.again = x.filterWaiting(q.again, mine, r)
+			}
+		}
+		solos := t.solos
+		t.solos = x.filterWaiting(slices.Clone(solos), mine, r)
+		for _, w := range solos {
+			if mine(&w.entry) {
+				x.endSolo(w)
+				t.release(w.queue)
+			}
+		}
+		if t.hold != nil {
+			for _, l := range append(t.lanes[:], t.unordered) {
+				if l != nil && !(l.ordered && l.busy) {
+					x.filterLane(l, mine, r)
+				}
+			}
+		}
+		x.activate(t)
+	}
+	for _, b := range x.delayed {
+		for _, f := range b.refs {
+			if e := f.entry(); !e.done && mine(e) {
+				e.done = true
+				r.add(e, Abandoned)
+			}
+		}
+	}
+}
+
+// endSolo takes back what waitAlone and the blocked mark did.
+func (x *Indexer) endSolo(w *waiting) {
+	w.queue.solo = nil
+	if w.blocked {
+		w.blocked = false
+		x.blockedOn--
+	}
+}
+
+func (x *Indexer) filterWaiting(items []*waiting, gone func(*entry) bool, r *reports) []*waiting {
+	return slices.DeleteFunc(items, func(w *waiting) bool {
+		if !gone(&w.entry) {
+			return false
+		}
+		r.add(&w.entry, Abandoned)
+		x.freeWaiting(w)
+		return true
+	})
+}
+
+func (x *Indexer) filterLane(l *lane, gone func(*entry) bool, r *reports) {
+	l.chunks = slices.DeleteFunc(l.chunks, func(c *chunk) bool {
+		bytes, docs := len(c.wire), len(c.entries)
+		c.remove(func(e *entry, _, _ []byte) bool {
+			if !gone(e) {
+				return false
+			}
+			r.add(e, Abandoned)
+			return true
+		})
+		l.adjust(int64(len(c.wire)-bytes), len(c.entries)-docs)
+		if len(c.entries) > 0 {
+			return false
+		}
+		x.chunks.put(c)
+		return true
+	})
+	if l.ready && len(l.chunks) == 0 {
+		l.ready = false
+		l.target.ready = slices.DeleteFunc(l.target.ready, func(o *lane) bool { return o == l })
+	}
+}
+
+// Skip takes an action that is held or waits for another try out of the way
+// and reports it as rejected, with type "skipped". It says whether there was
+// such an action.
+func (x *Indexer) Skip(s Source, seq uint64) bool {
+	x.mu.Lock()
+	w := x.takeWaiting(s, seq)
+	x.mu.Unlock()
+	if w == nil {
+		return false
+	}
+	r := &Rejection{
+		Target: w.target.name, Type: "skipped", Reason: "skipped by an operator",
+		Attempts: w.attempts, Version: w.version,
+		Meta: slices.Clone(w.meta), Body: bodyOf(w.wire),
+	}
+	x.freeWaiting(w)
+	s.Reject(seq, r)
+	return true
+}
+
+func (x *Indexer) takeWaiting(s Source, seq uint64) *waiting {
+	src := x.sources[s]
+	if src == nil {
+		return nil
+	}
+	is := func(w *waiting) bool { return w.src == src && w.seq == seq }
+	for _, t := range x.targets {
+		if i := slices.IndexFunc(t.solos, is); i >= 0 {
+			w := t.solos[i]
+			t.solos = slices.Delete(t.solos, i, i+1)
+			x.endSolo(w)
+			t.release(w.queue)
+			x.activate(t)
+			return w
+		}
+		for k, q := range t.order {
+			i := slices.IndexFunc(q.items, is)
+			if i < 0 {
+				continue
+			}
+			w := q.items[i]
+			q.items = slices.Delete(q.items, i, i+1)
+			t.waitBytes -= int64(len(w.wire))
+			t.waitDocs--
+			if len(q.items) == 0 {
+				t.order = slices.Delete(t.order, k, k+1)
+				if q.ordered {
+					delete(t.queues, q.hash)
+				}
+			}
+			return w
+		}
+	}
+	return nil
+}
+
+// Release lets a held target go, as an operator's word that its cause is gone;
+// if it is not, the target is held again. It says whether it was held.
+func (x *Indexer) Release(name string) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	t := x.targets[name]
+	if t == nil || t.hold == nil {
+		return false
+	}
+	t.breaker = breaker{}
+	x.unhold(t)
+	x.cond.Broadcast()
+	return true
+}
+
+// Status returns what the indexer is doing.
+func (x *Indexer) Status() Status {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	s := Status{
+		HoldAll: x.holdAll, BlockedOn: x.blockedOn, InFlight: x.inFlight,
+		RequestsLimit: x.limiter.current(), Indexers: x.workers, Bytes: x.chunks.out.Load(),
+		Throttled: x.limiter.cut,
+	}
+	if x.holdAll != "" {
+		s.HoldAllSince = x.holdSince.UnixMilli()
+	}
+	for _, t := range x.targets {
+		if t.hold != nil {
+			s.Held = append(s.Held, HeldTarget{
+				Target: t.name, Type: t.hold.kind, Since: t.hold.since.UnixMilli(),
+				Bytes: t.waitBytes + t.readyBytes,
+			})
+		}
+	}
+	slices.SortFunc(s.Held, func(a, b HeldTarget) int { return strings.Compare(a.Target, b.Target) })
+	return s
+}

@@ -1,0 +1,300 @@
+package indexer
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/sluicehq/sluice/indexer/bulk"
+)
+
+// worker is what one indexer works with.
+type worker struct {
+	x     *Indexer
+	zip   *bulk.Compressor
+	r     reports
+	calls []call
+}
+
+// work is one indexer: it makes batches and reads answers until it retires.
+func (x *Indexer) work() {
+	w := &worker{x: x}
+	if level := x.opt.CompressionLevel; level > 0 {
+		zip, err := bulk.NewCompressor(level)
+		if err != nil {
+			panic(err) // the configuration was checked
+		}
+		w.zip = zip
+	}
+	for b := x.next(); b != nil; b = x.next() {
+		if !b.inHand || w.process(b) {
+			w.start(b)
+		}
+	}
+}
+
+// next waits for something to do: an answer to read, a batch whose time has
+// come to be sent again, or a new batch. It returns nil when the worker is to
+// retire.
+func (x *Indexer) next() *batch {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for {
+		if x.closed || x.workers > x.wanted {
+			x.workers--
+			x.metrics.destroyed.Inc()
+			x.cond.Signal() // what woke this one may concern another
+			return nil
+		}
+		if len(x.answered) > 0 {
+			b := x.answered[0]
+			x.answered = append(x.answered[:0], x.answered[1:]...)
+			return b
+		}
+		now := time.Now()
+		switch {
+		case !x.opt.Gate():
+			if len(x.delayed)+len(x.active) > 0 {
+				x.wakeAt(now.Add(gatePoll))
+			}
+		case x.holdAll != "" && (x.probing || now.Before(x.probeAt)):
+			if !x.probing {
+				x.wakeAt(x.probeAt)
+			}
+		default:
+			b := x.dueDelayed(now)
+			if b == nil && x.inFlight < x.limiter.current() {
+				var wake time.Time
+				if b, wake = x.claim(now); b == nil {
+					x.wakeAt(wake)
+					break
+				}
+				b.seal()
+				x.inFlight++
+				x.metrics.flushes.WithLabelValues(b.reason).Inc()
+			}
+			if b == nil {
+				break
+			}
+			if x.holdAll != "" {
+				x.probing, b.probesAll = true, true
+			}
+			x.cond.Signal() // there may be enough for another worker
+			return b
+		}
+		x.cond.Wait()
+	}
+}
+
+// dueDelayed takes a batch whose next try is due.
+func (x *Indexer) dueDelayed(now time.Time) *batch {
+	var wake time.Time
+	for i, b := range x.delayed {
+		if !now.Before(b.due) {
+			x.delayed = append(x.delayed[:i], x.delayed[i+1:]...)
+			b.resend = true
+			return b
+		}
+		wake = earlier(wake, b.due)
+	}
+	x.wakeAt(wake)
+	return nil
+}
+
+// start sends the part at hand of a batch, or the next one of which something
+// is left, or ends the batch.
+func (w *worker) start(b *batch) {
+	x := w.x
+	for len(b.parts) > 0 {
+		p := b.parts[len(b.parts)-1]
+		if b.resend {
+			x.mu.Lock()
+			x.refilter(b, p, &w.r)
+			x.mu.Unlock()
+			w.r.send()
+		} else {
+			b.sent = b.refs[p.from:p.to]
+		}
+		if len(b.sent) == 0 {
+			b.parts = b.parts[:len(b.parts)-1]
+			continue
+		}
+		b.gather()
+		if w.zip != nil {
+			b.packed = w.zip.Compress(b.packed[:0], b.pieces)
+		}
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		if x.closed {
+			x.letGo(b)
+			return
+		}
+		x.wg.Go(func() { x.send(b) })
+		return
+	}
+	x.finish(b)
+}
+
+// refilter makes b.sent of what of the part may still be sent: an action whose
+// source has ended is given up, one whose id was closed meanwhile queues there.
+func (x *Indexer) refilter(b *batch, p part, r *reports) {
+	b.sent = make([]ref, 0, p.to-p.from)
+	for _, f := range b.refs[p.from:p.to] {
+		e, w, t := f.entry(), f.waiting(), f.c.target
+		if e.done {
+			continue
+		}
+		switch state := e.src.state.Load(); {
+		case state == dropped:
+			e.done = true
+		case state == draining:
+			e.done = true
+			r.add(e, Abandoned)
+		case w != nil && (len(w.queue.again) > 0 || w.queue.solo != nil):
+			e.done = true
+			w.inBatch = false
+			w.queue.again = append(w.queue.again, w)
+		case w == nil && t.closed(e) != nil:
+			e.done = true
+			t.wait(x.copyOut(f.c, *e, f.wire(), f.c.metaOf(f.i)))
+			x.activate(t)
+		default:
+			b.sent = append(b.sent, f)
+		}
+	}
+}
+
+// gather lists the bytes of b.sent: whole runs of a chunk at a time.
+func (b *batch) gather() {
+	b.pieces, b.bytes = b.pieces[:0], 0
+	for i := 0; i < len(b.sent); {
+		c, first := b.sent[i].c, b.sent[i].i
+		j := i + 1
+		for j < len(b.sent) && b.sent[j].c == c && b.sent[j].i == b.sent[j-1].i+1 {
+			j++
+		}
+		from := uint32(0)
+		if first > 0 {
+			from = c.entries[first-1].end
+		}
+		piece := c.wire[from:c.entries[b.sent[j-1].i].end]
+		b.pieces = append(b.pieces, piece)
+		b.bytes += int64(len(piece))
+		i = j
+	}
+}
+
+// maxAnswer bounds the bytes read of an answer. An item with an error takes a
+// few hundred bytes, its quotes of the document included.
+const maxAnswer = 64 << 20
+
+var errAnswerTooLarge = errors.New("bulk answer of more than 64 MiB")
+
+// send carries one request and hands the batch back with what came of it.
+func (x *Indexer) send(b *batch) {
+	began := time.Now()
+	err := x.roundTrip(b)
+	b.result.err = err
+	b.result.took = time.Since(began)
+	b.inHand = true
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.closed {
+		x.letGo(b)
+		return
+	}
+	x.answered = append(x.answered, b)
+	x.cond.Signal()
+}
+
+func (x *Indexer) roundTrip(b *batch) error {
+	ctx, cancel := context.WithTimeout(x.ctx, x.opt.RequestTimeout)
+	defer cancel()
+	pieces, size := b.pieces, b.bytes
+	if b.packed != nil && x.opt.CompressionLevel > 0 {
+		pieces, size = [][]byte{b.packed}, int64(len(b.packed))
+	}
+	body := &body{pieces: pieces}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "/_bulk?filter_path="+bulk.FilterPath, body)
+	if err != nil {
+		return err
+	}
+	req.ContentLength = size
+	req.Header.Set("Content-Type", "application/x-ndjson")
+	req.Header.Set("Accept", "application/json")
+	if x.opt.CompressionLevel > 0 {
+		req.Header.Set("Content-Encoding", "gzip")
+	}
+	b.result = result{}
+	resp, err := x.opt.Transport.Perform(req)
+	if err == nil {
+		b.result.status = resp.StatusCode
+		b.result.retryAfter = retryAfter(resp.Header)
+		b.answer, err = readAll(b.answer[:0], resp.Body)
+		_ = resp.Body.Close()
+	}
+	// After an early answer the transport may still be reading the body, whose
+	// bytes are about to be used again.
+	body.end()
+	return err
+}
+
+func retryAfter(h http.Header) time.Duration {
+	s, err := strconv.Atoi(h.Get("Retry-After"))
+	if err != nil || s < 0 {
+		return 0
+	}
+	return min(time.Duration(s)*time.Second, 5*time.Minute)
+}
+
+func readAll(dst []byte, r io.Reader) ([]byte, error) {
+	buf := bytes.NewBuffer(dst)
+	n, err := buf.ReadFrom(io.LimitReader(r, maxAnswer+1))
+	if err == nil && n > maxAnswer {
+		err = errAnswerTooLarge
+	}
+	return buf.Bytes(), err
+}
+
+// body reads a request's pieces. After end has returned nobody reads them any
+// more: a Read that comes later fails.
+type body struct {
+	mu     sync.Mutex
+	pieces [][]byte
+	at     int
+	ended  bool
+}
+
+var errBodyEnded = errors.New("indexer: the request has ended")
+
+func (r *body) Read(p []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.ended {
+		return 0, errBodyEnded
+	}
+	for len(r.pieces) > 0 {
+		n := copy(p, r.pieces[0][r.at:])
+		if r.at += n; r.at == len(r.pieces[0]) {
+			r.pieces, r.at = r.pieces[1:], 0
+		}
+		if n > 0 {
+			return n, nil
+		}
+	}
+	return 0, io.EOF
+}
+
+// Close implements io.Closer; the transport calls it when it likes.
+func (r *body) Close() error { return nil }
+
+func (r *body) end() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ended = true
+}

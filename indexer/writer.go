@@ -1,0 +1,156 @@
+package indexer
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+
+	"github.com/sluicehq/sluice/indexer/bulk"
+)
+
+// Errors of Writer.Add.
+var (
+	ErrClosed  = errors.New("indexer: closed")
+	ErrDropped = errors.New("indexer: the action's source was dropped")
+)
+
+// Writer encodes actions and hands them to the indexers. It belongs to one
+// goroutine at a time. Actions on one (target, id) must go through one writer
+// for their order to be kept.
+type Writer struct {
+	x       *Indexer
+	targets map[string]*openTarget
+	last    *openTarget
+	source  *source       // of the last action
+	dirty   []*openTarget // those with open chunks
+}
+
+// openTarget holds the writer's open chunks of one target: one per lane, the
+// last for unordered actions.
+type openTarget struct {
+	t     *target
+	open  [laneCount + 1]*chunk
+	size  [laneCount + 1]int // wire bytes of the lane's last chunk
+	count int
+	dirty bool // in Writer.dirty
+
+	// The encoded head of the last kind of action.
+	kind     headKind
+	lastHead *bulk.Head
+}
+
+type headKind struct {
+	op           bulk.Op
+	pipeline     string
+	requireAlias bool
+}
+
+func (o *openTarget) head(a *bulk.Action) *bulk.Head {
+	if kind := (headKind{a.Op, a.Pipeline, a.RequireAlias}); o.lastHead == nil || kind != o.kind {
+		o.kind, o.lastHead = kind, bulk.NewHead(a.Op, o.t.name, a.Pipeline, a.RequireAlias)
+	}
+	return o.lastHead
+}
+
+// NewWriter returns a writer with nothing open.
+func (x *Indexer) NewWriter() *Writer {
+	return &Writer{x: x, targets: make(map[string]*openTarget)}
+}
+
+// Add takes an action: it is encoded into the indexer's own memory, nothing of
+// a is kept. While the memory budget is full it publishes what is open and
+// waits, until ctx ends. An error means that the action was not taken.
+func (w *Writer) Add(ctx context.Context, a *Action) error {
+	if w.source == nil || w.source.Source != a.Source {
+		src, err := w.x.source(a.Source)
+		if err != nil {
+			return err
+		}
+		w.source = src
+	}
+	o := w.last
+	if o == nil || o.t.name != a.Target {
+		o = w.target(a.Target)
+	}
+	var hash uint64
+	slot := laneCount
+	if a.Ordered {
+		hash = xxhash.Sum64(a.ID)
+		slot = int(hash & (laneCount - 1))
+	}
+	need := bulk.Bound(&a.Action)
+	c := o.open[slot]
+	if c == nil || cap(c.wire)-len(c.wire) < need {
+		if c != nil {
+			w.publish(o, slot)
+		}
+		var err error
+		if c, err = w.chunk(ctx, max(need, min(2*o.size[slot], chunkSizes[len(chunkSizes)-1]))); err != nil {
+			return err
+		}
+		c.target, c.born = o.t, time.Now()
+		o.open[slot] = c
+		o.count++
+		if !o.dirty {
+			o.dirty = true
+			w.dirty = append(w.dirty, o)
+		}
+	}
+	c.wire = o.head(&a.Action).Append(c.wire, &a.Action)
+	c.meta = append(c.meta, a.Meta...)
+	c.entries = append(c.entries, entry{
+		src: w.source, seq: a.Seq, hash: hash, version: a.Version,
+		end: uint32(len(c.wire)), metaEnd: uint32(len(c.meta)),
+		op: a.Op, vtype: a.VersionType, ordered: a.Ordered,
+	})
+	c.updates = c.updates || c.entries[len(c.entries)-1].oncePerRequest()
+	return nil
+}
+
+// Publish hands every open chunk to the indexers. Call it when the input has
+// run dry, and every 100 ms or so while it has not: an action that is not
+// published waits for its chunk to fill.
+func (w *Writer) Publish() {
+	for i, o := range w.dirty {
+		for slot := 0; o.count > 0; slot++ {
+			if o.open[slot] != nil {
+				w.publish(o, slot)
+			}
+		}
+		o.dirty = false
+		w.dirty[i] = nil
+	}
+	w.dirty = w.dirty[:0]
+}
+
+func (w *Writer) publish(o *openTarget, slot int) {
+	c := o.open[slot]
+	o.open[slot] = nil
+	o.size[slot] = len(c.wire)
+	o.count--
+	w.x.chunks.grown(c)
+	w.x.publish(o.t, slot, c)
+}
+
+func (w *Writer) target(name string) *openTarget {
+	o := w.targets[name]
+	if o == nil {
+		o = &openTarget{t: w.x.target(name)}
+		w.targets[o.t.name] = o
+	}
+	w.last = o
+	return o
+}
+
+func (w *Writer) chunk(ctx context.Context, n int) (*chunk, error) {
+	if c := w.x.chunks.try(n, w.x.reserve); c != nil {
+		return c, nil
+	}
+	// What is open counts as held: published, it can leave.
+	w.Publish()
+	w.x.pressure(1)
+	defer w.x.pressure(-1)
+	return w.x.chunks.wait(ctx, n)
+}
