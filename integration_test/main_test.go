@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/testcontainers/testcontainers-go"
+	"github.com/testcontainers/testcontainers-go/log"
 )
 
 // The images, by the variables that servers/up.sh exports.
@@ -33,6 +34,7 @@ func TestMain(m *testing.M) {
 }
 
 func run(m *testing.M) int {
+	log.SetDefault(log.NewNoopLogger()) // it tells each step of each container
 	// testcontainers takes a machine with a /.dockerenv for a container, and
 	// would look for mapped ports at its default gateway: another machine.
 	if host := os.Getenv("DOCKER_HOST"); host == "" || strings.HasPrefix(host, "unix:") {

