@@ -42,7 +42,11 @@ func (v *validator) refuseLater() {
 		for _, path := range paths {
 			value := lookup(reflect.ValueOf(v.cfg).Elem(), path)
 			if l.values == nil && !value.IsZero() || l.values != nil && slices.Contains(l.values, value.String()) {
-				v.fail(path, "is not available yet with this value", l.instead)
+				problem := "is not available yet"
+				if l.values != nil {
+					problem += " with this value"
+				}
+				v.fail(path, problem, l.instead)
 				v.refused[path] = true
 			}
 		}

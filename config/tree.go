@@ -98,10 +98,10 @@ func (p *parser) file(s Source, order int) *node {
 		p.syntax(err, Position{s.Name, 1, 0, order})
 	}
 	top := p.convert(doc.Content[0], at, root.place)
-	switch top.kind {
-	case mapping:
+	switch {
+	case top == nil || top.kind == null: // reported, or the file is empty
+	case top.kind == mapping:
 		return top
-	case null: // the file is empty
 	default:
 		p.fail(at(doc.Content[0]), fmt.Sprintf("the file holds %v, not sections", top.kind), "begin with a section such as `kafka:`; `sluice init` prints a whole file")
 	}
@@ -126,17 +126,19 @@ func (p *parser) set(flag string, order int) *node {
 		p.fail(place, "is not KEY=VALUE", "write it like --set kafka.group_id=sluice")
 		return root
 	}
-	var value *node
-	var doc yaml.Node
-	if err := yaml.Unmarshal([]byte(text), &doc); err != nil {
-		p.syntax(err, place)
-		return root
-	}
-	if len(doc.Content) > 0 {
-		value = p.convert(doc.Content[0], func(*yaml.Node) Position { return place }, place)
-	}
-	if value == nil || value.kind == null && text != "null" && text != "~" {
-		value = &node{kind: scalar, place: place} // KEY=, an empty text
+	value := &node{kind: scalar, place: place} // KEY=, an empty text
+	if text != "" {
+		var doc yaml.Node
+		if err := yaml.Unmarshal([]byte(text), &doc); err != nil {
+			p.syntax(err, place)
+			return root
+		}
+		if len(doc.Content) > 0 { // more than a comment
+			value = p.convert(doc.Content[0], func(*yaml.Node) Position { return place }, place)
+		}
+		if value == nil {
+			return root
+		}
 	}
 	names := strings.Split(key, ".")
 	for i := len(names) - 1; i >= 0; i-- {
@@ -165,15 +167,16 @@ func (p *parser) syntax(err error, at Position) {
 }
 
 // convert turns a YAML node into ours; place is that of its key or element.
+// What is not supported is reported and gives nil.
 func (p *parser) convert(y *yaml.Node, at func(*yaml.Node) Position, place Position) *node {
 	n := &node{place: place}
 	if y.Anchor != "" || y.Kind == yaml.AliasNode {
 		p.fail(at(y), "anchors and aliases are not supported", "write the value out, or quote a text that begins with & or *")
-		return n
+		return nil
 	}
 	if y.Style&yaml.TaggedStyle != 0 {
 		p.fail(at(y), "tags are not supported", "remove it, or quote a text that begins with !")
-		return n
+		return nil
 	}
 	switch y.Kind {
 	case yaml.ScalarNode:
@@ -183,7 +186,9 @@ func (p *parser) convert(y *yaml.Node, at func(*yaml.Node) Position, place Posit
 	case yaml.SequenceNode:
 		n.kind = list
 		for _, item := range y.Content {
-			n.list = append(n.list, p.convert(item, at, at(item)))
+			if value := p.convert(item, at, at(item)); value != nil {
+				n.list = append(n.list, value)
+			}
 		}
 	case yaml.MappingNode:
 		n.kind = mapping
@@ -199,7 +204,9 @@ func (p *parser) convert(y *yaml.Node, at func(*yaml.Node) Position, place Posit
 					p.fail(place, fmt.Sprintf("%s stands twice in this section, first at %s", show(key.Value), first.place), "keep one of the two")
 					continue
 				}
-				n.entries = append(n.entries, entry{key.Value, p.convert(y.Content[i+1], at, place)})
+				if value := p.convert(y.Content[i+1], at, place); value != nil {
+					n.entries = append(n.entries, entry{key.Value, value})
+				}
 			}
 		}
 	}

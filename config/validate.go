@@ -55,6 +55,9 @@ func (v *validator) oneOf(path, value string, allowed ...string) {
 // choice writes a, b or c.
 func choice(words []string) string {
 	last := len(words) - 1
+	if last == 0 {
+		return words[0]
+	}
 	return strings.Join(words[:last], ", ") + " or " + words[last]
 }
 
