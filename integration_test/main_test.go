@@ -3,7 +3,9 @@
 // Package integration_test tries Sluice against a real Kafka and a real
 // Elasticsearch or OpenSearch in containers. servers/up.sh makes both available
 // and prints the environment that these tests read; `make test-integration`
-// does all of it.
+// does all of it. Besides, SLUICE_TEST_RACE=1 builds the binary under test with
+// the race detector, and SLUICE_TEST_OUTAGE=60s is how long Elasticsearch is
+// taken away.
 package integration_test
 
 import (

@@ -113,3 +113,47 @@ func TestBulkWithExternalVersions(t *testing.T) {
 		})
 	}
 }
+
+// TestLedgerFindsWhatDoesNotBalance checks the checker that every scrape of
+// every other test goes through.
+func TestLedgerFindsWhatDoesNotBalance(t *testing.T) {
+	const balanced = `# HELP sluice_records_total Records.
+sluice_records_consumed_total{partition="0",topic="t"} 10
+sluice_records_consumed_total{partition="1",topic="t"} 3
+sluice_records_in_flight{partition="0",topic="t"} 2
+sluice_records_total{outcome="indexed",partition="0",topic="t"} 7
+sluice_records_total{outcome="stale",partition="0",topic="t"} 1
+sluice_records_total{outcome="indexed",partition="1",topic="t"} 3
+sluice_memory_used_bytes 1.6777216e+07
+sluice_memory_limit_bytes 1.6777216e+07
+`
+	metrics, err := parseMetrics(strings.NewReader(balanced))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := metrics.ledger(); err != nil {
+		t.Error(err)
+	}
+	if err := metrics.budget(); err != nil {
+		t.Error(err)
+	}
+	if got := metrics.Sum("sluice_records_total", `outcome="indexed"`, `topic="t"`); got != 10 {
+		t.Errorf("the sum is %v, want 10", got)
+	}
+	for _, change := range []struct{ from, to string }{
+		{`topic="t"} 10`, `topic="t"} 11`},
+		{`topic="t"} 7`, `topic="t"} 6`},
+		// Another partition's surplus is no excuse.
+		{`partition="0",topic="t"} 1`, `partition="1",topic="t"} 1`},
+		{`sluice_records_consumed_total{partition="1",topic="t"} 3` + "\n", ""},
+		{`limit_bytes 1.6777216e+07`, `limit_bytes 1.6777215e+07`},
+	} {
+		metrics, err := parseMetrics(strings.NewReader(strings.Replace(balanced, change.from, change.to, 1)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if metrics.ledger() == nil && metrics.budget() == nil {
+			t.Errorf("with %q for %q nothing was found", change.to, change.from)
+		}
+	}
+}
