@@ -195,18 +195,24 @@ func (w *worker) settle(now time.Time, b *batch, shares []share, failures []fail
 			continue
 		}
 		if v.kind == itemReject {
-			w.reject(now, b, f, it.Status, errorTypeOf(it), reasonOf(it))
+			w.reject(now, b, f, false, it.Status, errorTypeOf(it), reasonOf(it))
 			continue
 		}
 		// What needs another try must not be sent after a later action on its
-		// id has been written.
+		// id has been written: it is stale. One that was refused for what it
+		// holds is rejected without its second try, so that whether it becomes
+		// a dead letter does not hang on what shared its request.
 		if later == nil {
 			later = lastWritten(b.sent)
 		}
 		if e.ordered {
 			if j, ok := later[laterKey{t, e.hash}]; ok && supersededBy(b.sent, failures[k].i, j) {
-				e.done = true
-				w.r.add(e, Stale)
+				if v.kind == itemSecondTry {
+					w.reject(now, b, f, true, it.Status, errorTypeOf(it), reasonOf(it))
+				} else {
+					e.done = true
+					w.r.add(e, Stale)
+				}
 				continue
 			}
 		}
@@ -313,11 +319,12 @@ func (w *worker) takeOut(b *batch, f ref) *waiting {
 	return next
 }
 
-// reject reports an action as rejected, unless its target is held for having
-// rejected too many: then it waits with the others.
-func (w *worker) reject(now time.Time, b *batch, f ref, status int, errorType, reason string) {
+// reject reports an action as rejected. While its target is held for having
+// rejected too many it waits with the others instead, unless it must not be
+// sent again (superseded).
+func (w *worker) reject(now time.Time, b *batch, f ref, superseded bool, status int, errorType, reason string) {
 	x, t, e := w.x, f.c.target, f.entry()
-	if t.hold != nil && t.hold.breaker {
+	if t.hold != nil && t.hold.breaker && !superseded {
 		w.wait(b, f)
 		return
 	}

@@ -18,7 +18,7 @@ func (r ref) wire() []byte  { return r.c.wireOf(r.i) }
 
 // waiting returns the action's record of earlier tries, nil on its first.
 func (r ref) waiting() *waiting {
-	if r.c.waits == nil {
+	if len(r.c.waits) == 0 {
 		return nil
 	}
 	return r.c.waits[r.i]
@@ -56,11 +56,12 @@ type batch struct {
 	attempts   int // requests that carried the batch whole or in parts
 	due        time.Time
 	pause      time.Duration
-	unanswered int    // tries of the part at hand without an answer, in a row
-	answeredBy uint64 // answers to others when the first of them began
-	isolating  bool   // a part of it was split for want of an answer
-	probesAll  bool   // it is out although all is held
-	inHand     bool   // an answer is there to be read
+	unanswered int                // tries of the part at hand without an answer, in a row
+	answeredBy uint64             // answers to others when the first of them began
+	isolating  bool               // a part of it was split for want of an answer
+	marks      map[*target]uint64 // target.accepted when the whole was refused first
+	probesAll  bool               // it is out although all is held
+	inHand     bool               // an answer is there to be read
 }
 
 // result is what came of a request.
@@ -331,7 +332,9 @@ func (x *Indexer) claimProbe(t *target) *batch {
 		t.solos = slices.Delete(t.solos, 0, 1)
 		return x.fillSolo(b, t, w)
 	}
-	for len(t.order) < n && len(t.ready) > 0 {
+	// Whatever waits is probed in turn: the first may be bad for a reason of its
+	// own, and then never gets through.
+	for more := true; more && len(t.ready) > 0; more = len(t.order) < n {
 		l := t.ready[0]
 		c := l.pop()
 		if len(l.chunks) == 0 {

@@ -235,17 +235,24 @@ func (w *worker) refused(now time.Time, b *batch, v requestVerdict) (goOn bool) 
 		x.bodyLimit = max(leastBody, min(x.bodyLimit, b.bytes/2))
 	}
 	if len(b.sent) > 1 {
+		if b.marks == nil {
+			b.marks = make(map[*target]uint64)
+			for _, f := range b.sent {
+				b.marks[f.c.target] = f.c.target.accepted
+			}
+		}
 		b.split()
 		return true
 	}
 	f := b.sent[0]
 	t := f.c.target
 	first := f.waiting()
-	proven := first != nil && first.lone &&
+	mark, split := b.marks[t]
+	proven := split && t.accepted > mark || first != nil && first.lone &&
 		(t.accepted > first.mark || t.empty() && x.accepted > first.others)
 	if v.final || proven {
 		b.parts = b.parts[:len(b.parts)-1]
-		w.reject(now, b, f, v.status, v.errorType, v.reason)
+		w.reject(now, b, f, false, v.status, v.errorType, v.reason)
 		return len(b.parts) > 0
 	}
 	if first != nil && first.lone {
@@ -258,6 +265,9 @@ func (w *worker) refused(now time.Time, b *batch, v requestVerdict) (goOn bool) 
 	w.alone(now, b, func(next *waiting) {
 		if !next.lone {
 			next.lone, next.mark, next.others = true, t.accepted, x.accepted
+			if split {
+				next.mark = mark
+			}
 		}
 	})
 	return len(b.parts) > 0

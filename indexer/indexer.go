@@ -340,7 +340,7 @@ func (x *Indexer) forgetWaiting(src *source, r *reports) {
 			}
 		}
 		for _, q := range t.queues {
-			if q.inFlight {
+			if q.flights > 0 {
 				q.items = x.filterWaiting(q.items, mine, r)
 				q.again = x.filterWaiting(q.again, mine, r)
 			}
@@ -355,7 +355,7 @@ func (x *Indexer) forgetWaiting(src *source, r *reports) {
 		}
 		if t.hold != nil {
 			for _, l := range append(t.lanes[:], t.unordered) {
-				if l != nil && !(l.ordered && l.busy) {
+				if l != nil && (!l.ordered || !l.busy) {
 					x.filterLane(l, mine, r)
 				}
 			}

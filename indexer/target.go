@@ -54,13 +54,13 @@ const waitingBytes = int64(unsafe.Sizeof(waiting{}))
 // id is closed: later actions on it queue here. (It is keyed by the id's hash:
 // two ids of one hash wait for each other needlessly, and rarely.)
 type idQueue struct {
-	target   *target
-	hash     uint64
-	ordered  bool // false: a lone action without order, in no map
-	inFlight bool
-	solo     *waiting // the first of them, in target.solos or in flight by itself
-	items    []*waiting
-	again    []*waiting // of items in flight: those that need another try
+	target  *target
+	hash    uint64
+	ordered bool     // false: a lone action without order, in no map
+	flights int      // batches that carry some of it; one more while solo waits
+	solo    *waiting // the first of them, in target.solos
+	items   []*waiting
+	again   []*waiting // what batches brought back to be tried again
 }
 
 // hold says why a target is held.
@@ -86,7 +86,7 @@ type target struct {
 	readyDocs  int
 
 	queues    map[uint64]*idQueue // closed ids
-	order     []*idQueue          // queues that are not in flight, in order
+	order     []*idQueue          // queues without flights, in order
 	waitBytes int64               // of items of order
 	waitDocs  int
 	solos     []*waiting
@@ -201,12 +201,12 @@ func (t *target) queue(e *entry) *idQueue {
 // wait queues w behind what waits on its id already.
 func (t *target) wait(w *waiting) {
 	q := t.queue(&w.entry)
-	if len(q.items) == 0 && !q.inFlight {
+	if len(q.items) == 0 && q.flights == 0 {
 		t.order = append(t.order, q)
 	}
 	w.queue = q
 	q.items = append(q.items, w)
-	if !q.inFlight {
+	if q.flights == 0 {
 		t.waitBytes += int64(len(w.wire))
 		t.waitDocs++
 	}
@@ -217,21 +217,20 @@ func (t *target) wait(w *waiting) {
 // one, is in flight.
 func (t *target) waitAlone(w *waiting, due time.Time) {
 	w.queue = t.queue(&w.entry)
-	w.queue.inFlight = true
+	w.queue.flights++
 	w.queue.solo = w
 	w.alone, w.due = true, due
 	t.solos = append(t.solos, w)
 }
 
-// release ends a queue's flight: what needs another try stands before what
+// release ends one flight of a queue, and, if it was the last: what needs another try stands before what
 // came meanwhile. A queue without actions opens its id.
 func (t *target) release(q *idQueue) {
-	q.items = append(q.again, q.items...)
-	q.again = nil
-	if q.solo != nil {
+	if q.flights--; q.flights > 0 {
 		return
 	}
-	q.inFlight = false
+	q.items = append(q.again, q.items...)
+	q.again = nil
 	if len(q.items) == 0 {
 		if q.ordered {
 			delete(t.queues, q.hash)
@@ -255,7 +254,7 @@ func (t *target) takeQueue() (*idQueue, []*waiting) {
 		t.waitBytes -= int64(len(w.wire))
 		t.waitDocs--
 	}
-	q.inFlight = true
+	q.flights++
 	n := 1
 	for n < len(q.items) && !q.items[n-1].oncePerRequest() && !q.items[n].oncePerRequest() {
 		n++

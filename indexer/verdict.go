@@ -66,7 +66,14 @@ func judgeRequest(err error, status int, body []byte) requestVerdict {
 		v.errorType = fmt.Sprintf("http_%d", status)
 	}
 	v.kind = requestKindOf(v.errorType, status)
-	v.final = v.kind == requestSplit && status == 413
+	switch {
+	case v.kind == requestThrottled && bulk.NeverFits(reason):
+		v.kind, v.final = requestSplit, true
+	case v.kind == requestSplit && status == 413:
+		v.final = true
+	case v.kind == requestSplit && hasPrefix(reason, "no handler found for uri ["):
+		v.kind = requestHoldAll // a wrong path is a 400
+	}
 	return v
 }
 
@@ -292,8 +299,8 @@ func isInterrupted(errorType string) bool {
 
 // errorTypeOf names an item's failure: the error's type, else http_403.
 func errorTypeOf(it *bulk.Item) string {
-	if len(it.Type) > 0 {
-		return it.Type.String()
+	if errorType := it.Type.String(); errorType != "" {
+		return errorType
 	}
 	return fmt.Sprintf("http_%d", it.Status)
 }

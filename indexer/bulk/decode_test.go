@@ -352,6 +352,22 @@ func TestConflictVersions(t *testing.T) {
 	}
 }
 
+func TestNeverFits(t *testing.T) {
+	const before = "rejected execution of coordinating operation [coordinating_and_primary_bytes=0, replica_bytes=0, all_bytes=0, coordinating_operation_bytes="
+	for rest, want := range map[string]bool{
+		"307488, max_coordinating_bytes=204800]":             true,
+		"307456, max_coordinating_and_primary_bytes=204800]": true,
+		"204800, max_coordinating_bytes=204800]":             false,
+		"100, max_coordinating_bytes=204800]":                false,
+		"307488, max_primary_bytes=204800]":                  false,
+		"": false,
+	} {
+		if got := NeverFits(Text(before + rest)); got != want {
+			t.Errorf("%s: %v", rest, got)
+		}
+	}
+}
+
 func FuzzConflictVersions(f *testing.F) {
 	f.Add("id", int64(5), int64(5))
 	f.Fuzz(func(t *testing.T, id string, stored, sent int64) {

@@ -21,6 +21,18 @@ func ConflictVersions(reason Text) (stored, sent int64, ok bool) {
 	return stored, sent, true
 }
 
+// NeverFits says, from the reason of a rejected execution, that the request
+// alone is larger than all that the server lets requests take together: it
+// will be rejected however idle the server is.
+//
+//	rejected execution of coordinating operation [coordinating_and_primary_bytes=0, replica_bytes=0, all_bytes=0, coordinating_operation_bytes=307488, max_coordinating_bytes=204800]
+func NeverFits(reason Text) bool {
+	const before = "coordinating_operation_bytes=#, max_coordinating_"
+	var operation, limit int64
+	return (ends(reason, before+"bytes=#]", &operation, &limit) ||
+		ends(reason, before+"and_primary_bytes=#]", &operation, &limit)) && operation > limit
+}
+
 // ends says whether t ends with the pattern, in which each # stands for a
 // decimal number of 63 bits.
 func ends(t []byte, pattern string, numbers ...*int64) bool {
