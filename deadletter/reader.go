@@ -116,7 +116,7 @@ func (r *Reader) bounds(ctx context.Context) (from map[int32]kgo.Offset, ends ma
 		return nil, nil, err
 	}
 	defer client.Close()
-	if err := checkTopic(ctx, client, r.topic); err != nil {
+	if _, err := checkTopic(ctx, client, r.topic); err != nil {
 		return nil, nil, err
 	}
 	adm := kadm.NewClient(client)

@@ -41,6 +41,9 @@ var (
 	// compressed. It will not be written before the topic's max.message.bytes
 	// is raised: its record must block its partition.
 	ErrOversize = errors.New("the letter is too large for the dead-letter topic: raise the topic's max.message.bytes and restart, set dead_letter.oversize: chunk, or skip the record")
+	// ErrRefused is a letter that the topic does not take, alone, for another
+	// reason than its size. Its record must block its partition.
+	ErrRefused = errors.New("the dead-letter topic refuses the letter (a compacted topic takes none without a key: set its cleanup.policy to delete): correct the topic and restart, or skip the record")
 	// ErrClosed is a letter that was given up because the writer closed.
 	ErrClosed = errors.New("the dead-letter writer is closed")
 	// ErrTopicMissing is a dead-letter topic that does not exist. Sluice never
@@ -162,8 +165,9 @@ func New(cfg Config, o Options) (*Writer, error) {
 
 // Write takes a letter and never blocks. Its bytes must not change until done,
 // which is called once: with nil after the brokers' acknowledgement, with an
-// error that wraps ErrOversize, or with ErrClosed (which may be before Write
-// returns). done must not block; it runs on the writer's goroutines.
+// error that wraps ErrOversize or ErrRefused, or with ErrClosed (which may be
+// before Write returns). done must not block; it runs on the writer's
+// goroutines.
 func (w *Writer) Write(l Letter, done func(error)) {
 	l.Release = w.release
 	e := &letter{Letter: l, done: done, size: l.size(), left: 1}
@@ -200,6 +204,7 @@ func (w *Writer) poke() {
 func (w *Writer) run(ctx context.Context) {
 	ticker := time.NewTicker(time.Second) // for the alarm about silence
 	defer ticker.Stop()
+	var id [16]byte // the topic's, when it was last there
 	for {
 		if pause, unchecked := w.unchecked(); unchecked {
 			select {
@@ -207,9 +212,16 @@ func (w *Writer) run(ctx context.Context) {
 			case <-ctx.Done():
 				return
 			}
-			err := checkTopic(ctx, w.client, w.topic)
+			now, err := checkTopic(ctx, w.client, w.topic)
 			if ctx.Err() != nil {
 				return
+			}
+			if err == nil && now != id {
+				// The client holds on to a topic that it knows: one that was
+				// re-created it would never write to. What it still has comes
+				// back as failed and is queued again.
+				w.client.PurgeTopicsFromProducing(w.topic)
+				id = now
 			}
 			w.checkedNow(err)
 			continue
@@ -302,8 +314,8 @@ func (w *Writer) produced(p *part, err error) {
 		if last {
 			w.report(p.of, nil)
 		}
-	case errors.Is(err, kerr.MessageTooLarge) && !p.alone:
-		// Perhaps only the batch was: once more, alone.
+	case !p.alone && (errors.Is(err, kerr.MessageTooLarge) || errors.Is(err, kerr.InvalidRecord)):
+		// Perhaps only the batch, or another letter in it: once more, alone.
 		p.alone = true
 		w.requeue(p)
 		w.mu.Unlock()
@@ -315,6 +327,9 @@ func (w *Writer) produced(p *part, err error) {
 		if parts == nil {
 			w.report(p.of, fmt.Errorf("%s/%d/%d: %w", p.of.Topic, p.of.Partition, p.of.Offset, ErrOversize))
 		}
+	case errors.Is(err, kerr.InvalidRecord):
+		w.mu.Unlock()
+		w.report(p.of, fmt.Errorf("%s/%d/%d: %w", p.of.Topic, p.of.Partition, p.of.Offset, ErrRefused))
 	case errors.Is(err, kgo.ErrClientClosed):
 		w.mu.Unlock()
 		w.report(p.of, ErrClosed)
@@ -409,12 +424,18 @@ func (w *Writer) report(l *letter, err error) {
 	l.done(err)
 }
 
-// watch alarms where letters wait and the brokers say nothing.
+// watch alarms where letters wait and the brokers say nothing, and has the
+// topic looked for.
 func (w *Writer) watch() {
 	w.mu.Lock()
-	silent := len(w.mu.letters) > 0 && time.Since(w.mu.progress) >= alarmAfter && w.mu.alarm == ""
-	w.mu.Unlock()
+	silent := len(w.mu.letters) > 0 && time.Since(w.mu.progress) >= alarmAfter
 	if silent {
+		w.mu.checked = false
+		w.mu.failures++
+	}
+	quiet := w.mu.alarm == ""
+	w.mu.Unlock()
+	if silent && quiet {
 		w.raise("the brokers acknowledge nothing")
 	}
 }
@@ -509,10 +530,12 @@ func Check(ctx context.Context, topic string, kafka ...kgo.Opt) error {
 		return fmt.Errorf("dead letters: %w", err)
 	}
 	defer client.Close()
-	return checkTopic(ctx, client, topic)
+	_, err = checkTopic(ctx, client, topic)
+	return err
 }
 
-func checkTopic(ctx context.Context, client *kgo.Client, topic string) error {
+// checkTopic returns the topic's id; it is zero with old brokers.
+func checkTopic(ctx context.Context, client *kgo.Client, topic string) (id [16]byte, err error) {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	req := kmsg.NewPtrMetadataRequest()
@@ -521,17 +544,17 @@ func checkTopic(ctx context.Context, client *kgo.Client, topic string) error {
 	req.Topics = append(req.Topics, t)
 	res, err := req.RequestWith(ctx, client)
 	if err != nil {
-		return fmt.Errorf("looking for the dead-letter topic %s: %w", topic, err)
+		return id, fmt.Errorf("looking for the dead-letter topic %s: %w", topic, err)
 	}
-	for _, t := range res.Topics {
-		err := kerr.ErrorForCode(t.ErrorCode)
-		switch {
-		case errors.Is(err, kerr.UnknownTopicOrPartition):
-			return fmt.Errorf("%s: %w", topic, ErrTopicMissing)
-		case err != nil:
-			return fmt.Errorf("looking for the dead-letter topic %s: %w", topic, err)
-		}
-		return nil
+	if len(res.Topics) != 1 {
+		return id, fmt.Errorf("looking for the dead-letter topic %s: the brokers name %d topics", topic, len(res.Topics))
 	}
-	return fmt.Errorf("looking for the dead-letter topic %s: the brokers do not mention it", topic)
+	err = kerr.ErrorForCode(res.Topics[0].ErrorCode)
+	switch {
+	case errors.Is(err, kerr.UnknownTopicOrPartition):
+		return id, fmt.Errorf("%s: %w", topic, ErrTopicMissing)
+	case err != nil:
+		return id, fmt.Errorf("looking for the dead-letter topic %s: %w", topic, err)
+	}
+	return res.Topics[0].TopicID, nil
 }
