@@ -88,25 +88,25 @@ func (out *Result) end(v Verdict, p *problem) {
 // The types of records that are not sent. They are part of the interface:
 // they stand in dead letters and in metrics.
 const (
-	TypeNullValue     = "null_value"      // on_null: fail, dead_letter or ignore
-	TypeKeylessNull   = "keyless_null"    // a null value without an id deletes nothing
-	TypeEmptyValue    = "empty_value"     // no bytes, or white space only, where JSON is expected
-	TypeNotObject     = "not_an_object"   // JSON, or something else, that does not begin like an object
-	TypeInvalidJSON   = "invalid_json"    // cut short, trailing text, or refused by a full check
-	TypeNotUTF8       = "not_utf8"        // a value that is not UTF-8
-	TypeTooDeep       = "too_deep"        // nested deeper than max_depth
-	TypeFieldName     = "bad_field_name"  // a field name that the server refuses
-	TypeMetadataField = "metadata_field"  // _id and the like inside the document
-	TypeNoID          = "no_id"           // the id's key, header or field is absent or empty
-	TypeIDNotUTF8     = "id_not_utf8"     // the id is not UTF-8
-	TypeIDTooLong     = "id_too_long"     // more than 512 bytes, under long_ids: reject
-	TypeNoIndex       = "no_index"        // a header or field of the index name is absent or empty
-	TypeIndexTooLong  = "index_name_long" // more than 255 bytes
-	TypeTimeWindow    = "out_of_time"     // outside time_window
-	TypeNoRouting     = "no_routing"      // the routing's key, header or field is absent, empty or not UTF-8
-	TypeNoCustomer    = "no_customer"     // no customer, where one is needed
-	TypeBadVersion    = "bad_version"     // no integer from 0 to 2^63-1 where the version comes from
-	TypeSequenceRange = "sequence_range"  // generation or offset outside what a sequence holds
+	TypeNullValue     = "null_value"          // on_null: fail, dead_letter or ignore
+	TypeKeylessNull   = "keyless_null"        // a null value without an id deletes nothing
+	TypeEmptyValue    = "empty_value"         // no bytes, or white space only, where JSON is expected
+	TypeNotObject     = "not_an_object"       // JSON, or something else, that does not begin like an object
+	TypeInvalidJSON   = "invalid_json"        // cut short, trailing text, or refused by a full check
+	TypeNotUTF8       = "not_utf8"            // a value that is not UTF-8
+	TypeTooDeep       = "too_deep"            // nested deeper than max_depth
+	TypeFieldName     = "bad_field_name"      // a field name that the server refuses
+	TypeMetadataField = "metadata_field"      // _id and the like inside the document
+	TypeNoID          = "no_id"               // the id's key, header or field is absent or empty
+	TypeIDNotUTF8     = "id_not_utf8"         // the id is not UTF-8
+	TypeIDTooLong     = "id_too_long"         // more than 512 bytes, under long_ids: reject
+	TypeNoIndex       = "no_index"            // a header or field of the index name is absent or empty
+	TypeIndexTooLong  = "index_name_too_long" // more than 255 bytes
+	TypeTimeWindow    = "outside_time_window" // outside time_window
+	TypeNoRouting     = "no_routing"          // the routing's key, header or field is absent, empty or not UTF-8
+	TypeNoCustomer    = "no_customer"         // no customer, where one is needed
+	TypeBadVersion    = "bad_version"         // no integer from 0 to 2^63-1 where the version comes from
+	TypeSequenceRange = "sequence_range"      // generation or offset outside what a sequence holds
 )
 
 // problem is a type and a reason.

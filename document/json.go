@@ -236,6 +236,14 @@ func hex4(s []byte) rune {
 func appendString[T string | []byte](dst []byte, s T) []byte {
 	const hex = "0123456789abcdef"
 	dst = append(dst, '"')
+	// Most strings need no escape: copy first, look at the copy, begin anew
+	// where it does not do.
+	from := len(dst)
+	dst = append(dst, s...)
+	if plain(dst, from) == len(dst) && utf8.Valid(dst[from:]) {
+		return append(dst, '"')
+	}
+	dst = dst[:from]
 	start := 0
 	for i := 0; i < len(s); {
 		c := s[i]

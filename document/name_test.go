@@ -140,9 +140,9 @@ func TestIndexNames(t *testing.T) {
 		"e\u0301":                "ev-e=cc=81",
 		"":                       "reject no_customer",
 		strings.Repeat("a", 252): "ev-" + strings.Repeat("a", 252),
-		strings.Repeat("a", 253): "reject index_name_long",
-		strings.Repeat("A", 85):  "reject index_name_long",
-		strings.Repeat("a", 999): "reject index_name_long",
+		strings.Repeat("a", 253): "reject index_name_too_long",
+		strings.Repeat("A", 85):  "reject index_name_too_long",
+		strings.Repeat("a", 999): "reject index_name_too_long",
 	} {
 		var out Result
 		r.Map(&kgo.Record{Topic: "t", Value: []byte("{}"), Headers: []kgo.RecordHeader{{Key: "c", Value: []byte(customer)}}}, 1, &out)

@@ -1,7 +1,6 @@
 package document
 
 import (
-	"bytes"
 	"fmt"
 	"unicode/utf8"
 )
@@ -119,20 +118,23 @@ func (c *checker) name(b []byte, i, depth int) (int, *problem) {
 	if i >= len(b) || b[i] != '"' {
 		return 0, invalidAt(i)
 	}
-	end := checkedString(b, i+1)
-	if end < 0 {
+	end := plain(b, i+1)
+	escaped := end >= len(b) || b[end] != '"'
+	if !escaped {
+		end++
+	} else if end = checkedString(b, end); end < 0 {
 		return 0, invalidAt(i)
 	}
 	if c.names {
 		name := b[i+1 : end-1]
-		if bytes.IndexByte(name, '\\') >= 0 {
+		if escaped {
 			c.scratch, _ = unescape(c.scratch[:0], name)
 			name = c.scratch
 		}
 		if !acceptedName(name) {
 			return 0, problemFieldName
 		}
-		if depth == 1 && isMetadata(name) {
+		if depth == 1 && name[0] == '_' && isMetadata(name) {
 			c.metadata = true
 		}
 	}
@@ -229,6 +231,22 @@ func invalidAt(i int) *problem {
 // acceptedName reports whether a field may have this name: the server reads
 // dots as levels, and refuses a level without a name or of white space only.
 func acceptedName(name []byte) bool {
+	if len(name) == 0 {
+		return false
+	}
+	if name[0] <= ' ' {
+		return acceptedLevels(name)
+	}
+	for _, c := range name { // names are short: a call costs more
+		if c == '.' {
+			return acceptedLevels(name)
+		}
+	}
+	return true
+}
+
+// acceptedLevels is acceptedName for the rare name that needs a closer look.
+func acceptedLevels(name []byte) bool {
 	blank := true
 	for _, c := range name {
 		switch {
@@ -247,9 +265,6 @@ func acceptedName(name []byte) bool {
 // isMetadata reports whether name is a metadata field's, which the server
 // refuses inside a document.
 func isMetadata(name []byte) bool {
-	if len(name) == 0 || name[0] != '_' {
-		return false
-	}
 	switch string(name) {
 	case "_id", "_index", "_type", "_source", "_routing", "_version", "_seq_no", "_ignored",
 		"_field_names", "_nested_path", "_tier", "_data_stream_timestamp", "_ignored_source":
