@@ -11,7 +11,10 @@
 // lock; its owner serialises the calls.
 package offsets
 
-import "fmt"
+import (
+	"fmt"
+	"sort"
+)
 
 // MaxTargets is the most targets that one record can wait for.
 const MaxTargets = 127
@@ -173,6 +176,17 @@ func (t *Tracker) Offset(seq uint64) (offset int64, ok bool) {
 		return 0, false
 	}
 	return t.offsets[i], true
+}
+
+// Find returns the sequence number of the record at offset, if it waits for a
+// target.
+func (t *Tracker) Find(offset int64) (seq uint64, ok bool) {
+	n := sort.Search(int(t.tail-t.head), func(i int) bool {
+		return t.offsets[(t.head+uint64(i))&uint64(len(t.offsets)-1)] >= offset
+	})
+	seq = t.head + uint64(n)
+	i, ok := t.index(seq)
+	return seq, ok && t.offsets[i] == offset && t.states[i]&waiting != 0
 }
 
 // index is where record seq lies in the ring.

@@ -158,6 +158,11 @@ func check(rt *rapid.T, tr *Tracker, m *model) {
 	if got, want := tr.Outstanding(), m.outstanding(); got != want {
 		rt.Fatalf("outstanding %d, the model says %d", got, want)
 	}
+	for i, r := range m.recs {
+		if seq, ok := tr.Find(r.offset); ok != (r.waits > 0) || ok && seq != uint64(i) {
+			rt.Fatalf("record %d at %d with %d targets left is found as %d %v", i, r.offset, r.waits, seq, ok)
+		}
+	}
 	if n := len(m.recs); n > 0 {
 		if got, ok := tr.Offset(uint64(n - 1)); ok && got != m.recs[n-1].offset {
 			rt.Fatalf("offset of record %d is %d, the model says %d", n-1, got, m.recs[n-1].offset)

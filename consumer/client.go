@@ -1,0 +1,373 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/sasl"
+	"github.com/twmb/franz-go/pkg/sasl/aws"
+	"github.com/twmb/franz-go/pkg/sasl/oauth"
+	"github.com/twmb/franz-go/pkg/sasl/plain"
+	"github.com/twmb/franz-go/pkg/sasl/scram"
+
+	"github.com/sluicehq/sluice/credentials"
+)
+
+// ConfigError is a `kafka` section that cannot work.
+type ConfigError struct {
+	Key             string // relative to the section, such as sasl.mechanism
+	Problem, Remedy string
+}
+
+func (e *ConfigError) Error() string {
+	return "kafka." + e.Key + ": " + e.Problem + ": " + e.Remedy
+}
+
+// partitionBytes is what one fetch asks of one partition: more takes memory
+// and gains nothing (a record that is larger comes all the same).
+const partitionBytes = 256 << 10
+
+// ClientOptions returns the options that every Kafka client of the process
+// needs: brokers, client id, TLS and SASL, which follow their files. The error
+// joins *ConfigError and *credentials.Error.
+func ClientOptions(cfg Config, log zerolog.Logger) ([]kgo.Opt, error) {
+	var errs []error
+	if len(cfg.Brokers) == 0 {
+		errs = append(errs, &ConfigError{"brokers", "no broker", "name at least one host:port"})
+	}
+	opts := []kgo.Opt{
+		kgo.SeedBrokers(cfg.Brokers...),
+		kgo.ClientID(cfg.ClientID),
+		kgo.DisableClientMetrics(),
+		kgo.WithLogger(&clientLog{log: log}),
+	}
+	if cfg.TLS.Enabled {
+		d, err := cfg.TLS.TLS.Dialer()
+		if err != nil {
+			errs = append(errs, fmt.Errorf("kafka.tls: %w", err))
+		} else {
+			opts = append(opts, kgo.Dialer(d.DialContext))
+		}
+	}
+	m, err := mechanism(cfg.SASL)
+	if err != nil {
+		errs = append(errs, err)
+	} else if m != nil {
+		opts = append(opts, kgo.SASL(m))
+	}
+	return opts, errors.Join(errs...)
+}
+
+// mechanism is the SASL mechanism of cfg; nil: none. Credentials are read for
+// each authentication, so that a changed file is picked up.
+func mechanism(cfg SASL) (sasl.Mechanism, error) {
+	if cfg.Mechanism == "" {
+		if cfg.Username != "" || cfg.PasswordFile != "" || cfg.TokenFile != "" || cfg.Password != "" {
+			return nil, &ConfigError{"sasl.mechanism", "credentials without a mechanism", "name one: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or AWS_MSK_IAM"}
+		}
+		return nil, nil //nolint:nilnil // no SASL is a valid choice
+	}
+	password, err := credentials.Open(cfg.Password, cfg.PasswordFile)
+	if err != nil {
+		return nil, fmt.Errorf("kafka.sasl.password: %w", err)
+	}
+	token, err := credentials.Open("", cfg.TokenFile)
+	if err != nil {
+		return nil, fmt.Errorf("kafka.sasl.token: %w", err)
+	}
+	name := strings.ToUpper(cfg.Mechanism)
+	if name == "OAUTHBEARER" {
+		if cfg.TokenFile == "" {
+			return nil, &ConfigError{"sasl.token_file", "OAUTHBEARER without a token", "name the file that holds it"}
+		}
+		return oauth.Oauth(func(context.Context) (oauth.Auth, error) {
+			return oauth.Auth{Token: strings.TrimSpace(token.Get().Reveal())}, nil
+		}), nil
+	}
+	if cfg.Username == "" {
+		return nil, &ConfigError{"sasl.username", name + " without a user", "set it"}
+	}
+	scramAuth := func(context.Context) (scram.Auth, error) {
+		return scram.Auth{User: cfg.Username, Pass: password.Get().Reveal()}, nil
+	}
+	switch name {
+	case "PLAIN":
+		return plain.Plain(func(context.Context) (plain.Auth, error) {
+			return plain.Auth{User: cfg.Username, Pass: password.Get().Reveal()}, nil
+		}), nil
+	case "SCRAM-SHA-256":
+		return scram.Sha256(scramAuth), nil
+	case "SCRAM-SHA-512":
+		return scram.Sha512(scramAuth), nil
+	case "AWS_MSK_IAM": // the access key and its secret; the session token, if any, from token_file
+		return aws.ManagedStreamingIAM(func(context.Context) (aws.Auth, error) {
+			return aws.Auth{AccessKey: cfg.Username, SecretKey: password.Get().Reveal(), SessionToken: strings.TrimSpace(token.Get().Reveal())}, nil
+		}), nil
+	}
+	return nil, &ConfigError{"sasl.mechanism", fmt.Sprintf("%q is unknown", cfg.Mechanism), "use PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or AWS_MSK_IAM"}
+}
+
+// groupOptions are the options of the group consumer beside ClientOptions.
+func (c *Consumer) groupOptions() ([]kgo.Opt, error) {
+	cfg := c.cfg
+	var errs []error
+	fail := func(key, problem, remedy string) { errs = append(errs, &ConfigError{key, problem, remedy}) }
+
+	if cfg.GroupID == "" {
+		fail("group_id", "empty", "name the group that commits")
+	}
+	opts, err := subscription(cfg.Topics, c.o.Exclude)
+	if err != nil {
+		errs = append(errs, err)
+	}
+	start, err := startOffset(cfg.Reset)
+	if err != nil {
+		errs = append(errs, err)
+	}
+	reset := kgo.NoResetOffset()
+	switch cfg.OnDataLoss {
+	case "", "halt":
+	case "resume":
+		// Below the log's start the client resumes there; where it cannot tell
+		// how much was truncated, it goes back a minute.
+		reset = kgo.RewindOffset(time.Minute)
+	default:
+		fail("on_data_loss", fmt.Sprintf("%q is unknown", cfg.OnDataLoss), "use halt or resume")
+	}
+	isolation := kgo.ReadCommitted()
+	switch cfg.IsolationLevel {
+	case "", "read_committed":
+	case "read_uncommitted":
+		isolation = kgo.ReadUncommitted()
+	default:
+		fail("isolation_level", fmt.Sprintf("%q is unknown", cfg.IsolationLevel), "use read_committed or read_uncommitted")
+	}
+	switch cfg.GroupProtocol {
+	case "", "classic":
+	case "consumer":
+		opts = append(opts, kgo.ServerSideBalancer())
+	default:
+		fail("group_protocol", fmt.Sprintf("%q is unknown", cfg.GroupProtocol), "use classic or consumer")
+	}
+	if cfg.DrainTimeout >= cfg.RebalanceTimeout {
+		fail("drain_timeout", fmt.Sprintf("%s is not below rebalance_timeout (%s): a drain would cost the membership", cfg.DrainTimeout, cfg.RebalanceTimeout), "lower it")
+	}
+	maxWait := cfg.Fetch.MaxWait
+	if maxWait <= 0 {
+		maxWait = 500 * time.Millisecond
+	}
+	opts = append(opts,
+		kgo.ConsumerGroup(cfg.GroupID),
+		kgo.Balancers(kgo.CooperativeStickyBalancer()),
+		kgo.BlockRebalanceOnPoll(),
+		kgo.DisableAutoCommit(),
+		kgo.KeepControlRecords(), // so that positions pass transaction markers
+		kgo.FetchIsolationLevel(isolation),
+		kgo.ConsumeStartOffset(start),
+		kgo.ConsumeResetOffset(reset),
+		kgo.SessionTimeout(cfg.SessionTimeout),
+		kgo.RebalanceTimeout(cfg.RebalanceTimeout),
+		kgo.HeartbeatInterval(min(max(cfg.SessionTimeout/15, 100*time.Millisecond), 3*time.Second)),
+		kgo.MetadataMaxAge(30*time.Second), // how soon a new topic or partition is seen
+		kgo.FetchMaxWait(maxWait),
+		kgo.FetchMinBytes(int32(min(max(cfg.Fetch.MinBytes, 1), math.MaxInt32))),
+		kgo.FetchMaxBytes(c.fetchBytes(3, 1)),
+		kgo.FetchMaxPartitionBytes(min(partitionBytes, c.fetchBytes(3, 1))),
+		kgo.WithPools(newRecordPool(), newBytesPool()),
+		kgo.OnPartitionsAssigned(c.onAssigned),
+		kgo.OnPartitionsRevoked(c.onRevoked),
+		kgo.OnPartitionsLost(c.onLost),
+		kgo.OnOffsetsFetched(c.onOffsetsFetched),
+		kgo.AdjustFetchOffsetsFn(c.adjustOffsets),
+		kgo.WithHooks(&c.hooks),
+	)
+	if cfg.InstanceID != "" {
+		opts = append(opts, kgo.InstanceID(cfg.InstanceID))
+	}
+	if cfg.Rack != "" {
+		opts = append(opts, kgo.Rack(cfg.Rack))
+	}
+	return opts, errors.Join(errs...)
+}
+
+// fetchBytes is the most that one fetch may bring: so much that all brokers'
+// fetches, decompressed, fill no more than a quarter of the memory limit.
+func (c *Consumer) fetchBytes(brokers int, expansion float64) int32 {
+	if n := c.cfg.Fetch.MaxBytes; n > 0 {
+		return int32(min(int64(n), math.MaxInt32))
+	}
+	n := float64(c.o.Budget.Limit()/4) / float64(max(brokers, 1)) / max(expansion, 1)
+	return int32(min(max(n, 64<<10), 50<<20))
+}
+
+// subscription turns `topics` into options. excluded topics, and those that
+// begin with __, are never consumed.
+func subscription(topics, excluded []string) ([]kgo.Opt, error) {
+	var errs []error
+	if len(topics) == 0 {
+		errs = append(errs, &ConfigError{"topics", "no topic", "name at least one"})
+	}
+	regex := slices.ContainsFunc(topics, func(t string) bool { return strings.HasPrefix(t, "^") })
+	subscribe := make([]string, 0, len(topics))
+	for _, t := range topics {
+		switch {
+		case strings.HasPrefix(t, "^"):
+			if _, err := regexp.Compile(t); err != nil {
+				errs = append(errs, &ConfigError{"topics", fmt.Sprintf("%q is not a regular expression", t), err.Error()})
+			}
+			subscribe = append(subscribe, t)
+			continue
+		case slices.Contains(excluded, t):
+			errs = append(errs, &ConfigError{"topics", fmt.Sprintf("%q is where rejected or parked records go", t), "take it out: it would feed itself"})
+		case strings.HasPrefix(t, "__") || t == "":
+			errs = append(errs, &ConfigError{"topics", fmt.Sprintf("%q is internal to Kafka", t), "take it out"})
+		}
+		if regex {
+			t = "^" + regexp.QuoteMeta(t) + "$"
+		}
+		subscribe = append(subscribe, t)
+	}
+	if len(errs) > 0 {
+		return nil, errors.Join(errs...)
+	}
+	opts := []kgo.Opt{kgo.ConsumeTopics(subscribe...)}
+	if regex {
+		exclude := []string{"^__"}
+		for _, t := range excluded {
+			exclude = append(exclude, "^"+regexp.QuoteMeta(t)+"$")
+		}
+		opts = append(opts, kgo.ConsumeRegex(), kgo.ConsumeExcludeTopics(exclude...))
+	}
+	return opts, nil
+}
+
+// startOffset is where a partition without a commit starts.
+func startOffset(reset string) (kgo.Offset, error) {
+	switch reset {
+	case "", "earliest":
+		return kgo.NewOffset().AtStart(), nil
+	case "latest":
+		return kgo.NewOffset().AtEnd(), nil
+	case "none":
+		return kgo.NewOffset().AtCommitted(), nil
+	}
+	at, err := time.Parse(time.RFC3339, reset)
+	if err != nil {
+		return kgo.Offset{}, &ConfigError{"reset", fmt.Sprintf("%q is unknown", reset), "use earliest, latest, none or a time such as 2026-01-31T00:00:00Z"}
+	}
+	return kgo.NewOffset().AfterMilli(at.UnixMilli()), nil
+}
+
+// recordPool keeps slices of records for the client. It is safe because the
+// dispatcher is done with a record, and with all it points to, before it
+// recycles it.
+type recordPool struct{ pool sync.Pool }
+
+func newRecordPool() *recordPool { return new(recordPool) }
+
+// GetRecords implements kgo.PoolRecords.
+func (p *recordPool) GetRecords(n int) []kgo.Record {
+	if s, ok := p.pool.Get().(*[]kgo.Record); ok && cap(*s) >= n {
+		return (*s)[:n]
+	}
+	return make([]kgo.Record, n, max(n, 512))
+}
+
+// PutRecords implements kgo.PoolRecords.
+func (p *recordPool) PutRecords(s []kgo.Record) { p.pool.Put(&s) }
+
+// bytesPool keeps the buffers that batches are decompressed into: a free list,
+// since a sync.Pool loses them to the collector just when fetches are large.
+type bytesPool struct {
+	mu   sync.Mutex
+	free [][]byte
+	held int // bytes in free
+}
+
+const (
+	bytesPoolHeld = 16 << 20
+	bytesPoolMin  = partitionBytes + partitionBytes/16
+)
+
+func newBytesPool() *bytesPool { return new(bytesPool) }
+
+// GetDecompressBytes implements kgo.PoolDecompressBytes.
+func (p *bytesPool) GetDecompressBytes(src []byte, _ kgo.CompressionCodecType) []byte {
+	n := max(3*len(src), bytesPoolMin)
+	p.mu.Lock()
+	for i := len(p.free) - 1; i >= 0; i-- {
+		if b := p.free[i]; cap(b) >= n && cap(b) <= 4*n {
+			last := len(p.free) - 1
+			p.free[i], p.free[last] = p.free[last], nil
+			p.free = p.free[:last]
+			p.held -= cap(b)
+			p.mu.Unlock()
+			return b[:0]
+		}
+	}
+	p.mu.Unlock()
+	return make([]byte, 0, n)
+}
+
+// PutDecompressBytes implements kgo.PoolDecompressBytes.
+func (p *bytesPool) PutDecompressBytes(b []byte) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.held+cap(b) <= bytesPoolHeld {
+		p.free = append(p.free, b)
+		p.held += cap(b)
+	}
+}
+
+// clientLog passes the client's warnings and errors on, each text once a
+// minute: it repeats them for as long as a broker is away.
+type clientLog struct {
+	log zerolog.Logger
+
+	mu   sync.Mutex
+	said map[string]time.Time
+}
+
+// Level implements kgo.Logger.
+func (l *clientLog) Level() kgo.LogLevel {
+	if l.log.GetLevel() <= zerolog.DebugLevel {
+		return kgo.LogLevelInfo
+	}
+	return kgo.LogLevelWarn
+}
+
+// Log implements kgo.Logger.
+func (l *clientLog) Log(level kgo.LogLevel, msg string, keyvals ...any) {
+	if level > kgo.LogLevelWarn {
+		l.log.Debug().Fields(keyvals).Msg("kafka client: " + msg)
+		return
+	}
+	key := msg
+	for i := 0; i+1 < len(keyvals); i += 2 {
+		if keyvals[i] == "err" {
+			key = fmt.Sprint(msg, keyvals[i+1])
+		}
+	}
+	now := time.Now()
+	l.mu.Lock()
+	if l.said == nil || len(l.said) > 256 {
+		l.said = make(map[string]time.Time)
+	}
+	again := now.Sub(l.said[key]) < time.Minute
+	if !again {
+		l.said[key] = now
+	}
+	l.mu.Unlock()
+	if !again {
+		l.log.Warn().Fields(keyvals).Msg("kafka client: " + msg)
+	}
+}

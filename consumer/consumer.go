@@ -1,0 +1,628 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/sluicehq/sluice/deadletter"
+	"github.com/sluicehq/sluice/indexer"
+	"github.com/sluicehq/sluice/memory"
+)
+
+// ErrFenced ends Run when another process joined the group with the same
+// kafka.instance_id.
+var ErrFenced = errors.New("consumer: another process has taken over this kafka.instance_id: give each replica its own")
+
+// Sink is the side of the indexer that ends sources; *indexer.Indexer is one.
+type Sink interface {
+	// Drain sends what is queued of a source now and reports as abandoned what
+	// waits for another try. It does not wait.
+	Drain(indexer.Source)
+	// Drop forgets a source: nothing more is reported to it.
+	Drop(indexer.Source)
+	// Skip has an action that is held, or waits for another try, rejected;
+	// false: there is none.
+	Skip(s indexer.Source, seq uint64) bool
+}
+
+// DeadLetters stores what can never be indexed; *deadletter.Writer is one.
+type DeadLetters interface {
+	// Write stores a letter, whose bytes do not change until done, and calls
+	// done once: with nil after the acknowledgement, with an error that wraps
+	// deadletter.ErrOversize, or with another when it was closed. It never
+	// blocks.
+	Write(l deadletter.Letter, done func(error))
+}
+
+// Options are what a Consumer works with. All are required but where it says
+// otherwise.
+type Options struct {
+	Rules  func(topic string) Rules
+	Writer Writer
+	Sink   Sink
+	Budget *memory.Budget
+	// DeadLetters may be nil: nothing goes to the dead letters then.
+	DeadLetters DeadLetters
+	// Generations may be nil: topics whose rules need them halt then.
+	Generations Generations
+	// MaxRecord rejects records whose key and value are larger, in bytes; 0:
+	// none.
+	MaxRecord int64
+	// Exclude names topics that are never consumed: those of the dead letters
+	// and of the parked records.
+	Exclude []string
+	// ShutdownTimeout bounds the drain when Run's context ends.
+	ShutdownTimeout time.Duration
+	Log             zerolog.Logger
+	// Kafka is appended to the client's options: a dialer, in tests.
+	Kafka []kgo.Opt
+}
+
+// Consumer consumes as one member of a group. Make it with New.
+type Consumer struct {
+	cfg  Config
+	o    Options
+	log  zerolog.Logger
+	opts []kgo.Opt
+
+	highMark, lowMark int64 // of one partition's queue, bytes
+	resumes           bool  // on_data_loss: resume
+
+	hooks    clientHooks
+	started  atomic.Bool
+	stop     context.CancelCauseFunc // ends the poll loop
+	stopping context.Context
+	ended    chan struct{} // closed when Run has returned
+
+	// Made by Run, before running is set.
+	running    atomic.Bool
+	cl         *kgo.Client
+	adm        *kadm.Client
+	dispatcher *dispatcher
+	pauses     *pauses
+	resolveNow chan struct{}
+	conflicts  conflictQueue
+
+	tasks    sync.WaitGroup // commits on their way
+	queued   atomic.Int64   // bytes in all queues
+	lastPoll atomic.Int64   // Unix nanoseconds of the poll loop's last turn
+	callback atomic.Int64   // when the running rebalance callback began; 0: none
+	counters counters
+
+	// turn is taken by whoever commits, releases partitions or seeks: one at a
+	// time. It is a channel because it is held across waits.
+	turn    chan struct{}
+	commits commitState
+
+	mu      sync.Mutex
+	held    map[tp]*assignment
+	topics  map[string]*topic
+	ledgers map[tp]*ledger
+
+	opsMu      sync.Mutex
+	ops        []func() // for the poll loop to do, with turn held
+	pollCancel context.CancelFunc
+}
+
+// tp names a source partition.
+type tp struct {
+	topic     string
+	partition int32
+}
+
+const (
+	highMark = 1 << 20 // of a queue, where the memory limit allows it
+	// maxTurn is the longest that the poll loop waits for records.
+	maxTurn = 500 * time.Millisecond
+	// fetchTries is after how many failing fetches of one partition it halts.
+	fetchTries = 5
+	// fetchRetry is how long a partition whose fetch failed is left alone.
+	fetchRetry = time.Second
+	// undecodableRetry is how often a batch that cannot be decoded is tried
+	// again all the same: it may have been the network.
+	undecodableRetry = 30 * time.Second
+)
+
+// New checks cfg and o and returns a consumer that has not started. The error
+// joins *ConfigError for each key that cannot work.
+func New(cfg Config, o Options) (*Consumer, error) {
+	c := &Consumer{
+		cfg:     cfg,
+		o:       o,
+		log:     o.Log.With().Str("room", "consumer").Logger(),
+		resumes: cfg.OnDataLoss == "resume",
+		ended:   make(chan struct{}),
+		turn:    make(chan struct{}, 1),
+		held:    make(map[tp]*assignment),
+		topics:  make(map[string]*topic),
+		ledgers: make(map[tp]*ledger),
+
+		resolveNow: make(chan struct{}, 1),
+	}
+	c.highMark = min(highMark, max(o.Budget.Limit()/16, 1))
+	c.lowMark = c.highMark / 2
+	c.stopping, c.stop = context.WithCancelCause(context.Background())
+	c.hooks.log = c.log
+	c.hooks.fenced = func(error) { c.fail(ErrFenced) }
+	c.conflicts.wake = make(chan struct{}, 1)
+
+	client, errClient := ClientOptions(cfg, c.log)
+	group, errGroup := c.groupOptions()
+	if err := errors.Join(errClient, errGroup); err != nil {
+		return nil, err
+	}
+	c.opts = append(append(client, group...), o.Kafka...)
+	if err := kgo.ValidateOpts(c.opts...); err != nil {
+		return nil, fmt.Errorf("consumer: kafka: %w", err)
+	}
+	if cfg.Reset == "latest" {
+		c.log.Warn().Msg("kafka.reset is latest: records that are written before a partition is first seen are never read")
+	}
+	return c, nil
+}
+
+// Run consumes until ctx ends or Close is called; then it drains for at most
+// the shutdown timeout, commits and leaves the group (a static member stays).
+// It returns nil after that, ErrFenced where another process took over, and
+// the cause where it cannot go on. It runs once.
+func (c *Consumer) Run(ctx context.Context) error {
+	if !c.started.CompareAndSwap(false, true) {
+		return errors.New("consumer: Run was called before, or after Close")
+	}
+	defer close(c.ended)
+	// Callbacks may run before NewClient returns: what they use is made by a
+	// hook that comes first.
+	c.hooks.made = func(cl *kgo.Client) {
+		c.cl, c.adm = cl, kadm.NewClient(cl)
+		c.pauses = newPauses(cl)
+		c.dispatcher = newDispatcher(c, c.o.Writer)
+		c.running.Store(true)
+	}
+	if _, err := kgo.NewClient(c.opts...); err != nil {
+		return fmt.Errorf("consumer: kafka client: %w", err)
+	}
+	unlink := context.AfterFunc(ctx, func() { c.stop(nil) })
+	defer unlink()
+
+	// The rooms of the house outlive the poll loop: a drain needs them.
+	inner, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() { c.dispatcher.run(inner) })
+	wg.Go(func() { c.resolve(inner) })
+	wg.Go(func() { c.watch(inner) })
+
+	c.poll()
+	err := context.Cause(c.stopping)
+	if errors.Is(err, context.Canceled) {
+		err = nil
+	}
+	c.shutdown(err)
+	c.tasks.Wait()
+	cancel()
+	wg.Wait()
+	return err
+}
+
+// Close ends Run and waits for it. It may be called at any time, and again.
+func (c *Consumer) Close() {
+	c.stop(nil)
+	if c.started.CompareAndSwap(false, true) {
+		close(c.ended) // never started, and never will be
+	}
+	<-c.ended
+}
+
+// fail ends Run with err.
+func (c *Consumer) fail(err error) { c.stop(err) }
+
+// poll is the poll loop.
+func (c *Consumer) poll() {
+	next := c.now().Add(c.cfg.CommitInterval)
+	for c.stopping.Err() == nil {
+		wait := min(max(next.Sub(c.now()), time.Millisecond), maxTurn)
+		ctx, cancel := context.WithTimeout(c.stopping, wait)
+		c.opsMu.Lock()
+		c.pollCancel = cancel
+		if len(c.ops) > 0 {
+			cancel()
+		}
+		c.opsMu.Unlock()
+		fetches := c.cl.PollFetches(ctx)
+		cancel()
+		c.lastPoll.Store(c.now().UnixNano())
+		c.take(fetches)
+		c.runOps()
+		c.retryFetches()
+		// Polled records keep rebalances back until here; what they belong to
+		// is known now. A poll without records keeps nothing back: what a
+		// callback may not interrupt takes turn.
+		c.cl.AllowRebalance()
+		if now := c.now(); !now.Before(next) {
+			next = now.Add(c.cfg.CommitInterval)
+			c.startCommit()
+		}
+	}
+}
+
+// do has the poll loop call f soon, when no commit and no callback runs.
+func (c *Consumer) do(f func()) {
+	c.opsMu.Lock()
+	defer c.opsMu.Unlock()
+	c.ops = append(c.ops, f)
+	if c.pollCancel != nil {
+		c.pollCancel()
+	}
+}
+
+func (c *Consumer) runOps() {
+	c.opsMu.Lock()
+	n := len(c.ops)
+	c.opsMu.Unlock()
+	if n == 0 || !c.tryTurn() {
+		return
+	}
+	defer c.endTurn()
+	c.opsMu.Lock()
+	ops := c.ops
+	c.ops = nil
+	c.opsMu.Unlock()
+	for _, f := range ops {
+		f()
+	}
+}
+
+func (c *Consumer) tryTurn() bool {
+	select {
+	case c.turn <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
+func (c *Consumer) takeTurn() { c.turn <- struct{}{} }
+func (c *Consumer) endTurn()  { <-c.turn }
+
+// take queues what a poll brought.
+func (c *Consumer) take(fetches kgo.Fetches) {
+	// Errors first: what follows a loss must not be queued as if nothing had
+	// happened.
+	fetches.EachPartition(func(p kgo.FetchTopicPartition) {
+		if p.Err != nil {
+			c.fetchError(p.Topic, p.Partition, p.Err)
+		}
+	})
+	var ready, full []*assignment
+	fetches.EachPartition(func(p kgo.FetchTopicPartition) {
+		if len(p.Records) == 0 {
+			return
+		}
+		a := c.holding(tp{p.Topic, p.Partition})
+		if a == nil {
+			return
+		}
+		a.saw(p.FetchPartition, c.committedOnly())
+		over, err := a.enqueue(p.Records)
+		if err != nil {
+			c.dataLoss(a, err)
+			return
+		}
+		ready = append(ready, a)
+		if over {
+			full = append(full, a)
+		}
+	})
+	if len(ready) > 0 {
+		c.pauses.set(pauseFull, full...)
+		c.checkMemory()
+		c.dispatcher.ready(ready...)
+	}
+}
+
+func (c *Consumer) committedOnly() bool { return c.cfg.IsolationLevel != "read_uncommitted" }
+
+func (c *Consumer) holding(k tp) *assignment {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.held[k]
+}
+
+func (c *Consumer) holdings() []*assignment {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	as := make([]*assignment, 0, len(c.held))
+	for _, a := range c.held {
+		as = append(as, a)
+	}
+	return as
+}
+
+// charge takes bytes of queued records from the budget, or gives them back.
+func (c *Consumer) charge(n int64) {
+	c.queued.Add(n)
+	if n > 0 {
+		c.o.Budget.Force(n) // they exist already
+	} else {
+		c.o.Budget.Give(-n)
+	}
+}
+
+const allMemory = "memory"
+
+// checkMemory pauses everything while the queues hold more than a quarter of
+// the budget. The rest is the indexer's: however full the queues are, it can
+// take actions, send them and free both.
+func (c *Consumer) checkMemory() {
+	switch n, limit := c.queued.Load(), c.o.Budget.Limit(); {
+	case n > limit/4:
+		c.pauses.setAll(allMemory, true)
+	case n <= limit/8:
+		c.pauses.setAll(allMemory, false)
+	}
+}
+
+// onAssigned begins the assignments of added; kgo fetches nothing of them
+// before it returns. It is called at every rebalance.
+func (c *Consumer) onAssigned(_ context.Context, _ *kgo.Client, added map[string][]int32) {
+	c.counters.rebalances.Add(1)
+	var as []*assignment
+	c.mu.Lock()
+	for name, partitions := range added {
+		t := c.topics[name]
+		if t == nil {
+			t = &topic{name: name, rules: c.o.Rules(name)}
+			c.topics[name] = t
+		}
+		for _, p := range partitions {
+			if c.held[tp{name, p}] == nil {
+				as = append(as, c.begin(t, p))
+			}
+		}
+	}
+	c.mu.Unlock()
+	c.pauses.add(pauseStarting, as...)
+	if len(as) > 0 {
+		c.log.Info().Str("partitions", describeAssigned(as)).Msg("partitions assigned")
+	}
+	c.recheckTopics()
+}
+
+// begin makes the assignment of a partition; c.mu must be held.
+func (c *Consumer) begin(t *topic, partition int32) *assignment {
+	k := tp{t.name, partition}
+	l := c.ledgers[k]
+	if l == nil {
+		l = &ledger{topic: t.name, partition: partition}
+		c.ledgers[k] = l
+	}
+	a := &assignment{c: c, l: l, topic: t, id: partition, fetched: -1, committed: -1, start: -1, end: -1}
+	l.mu.Lock()
+	l.cur = a
+	l.mu.Unlock()
+	c.held[k] = a
+	return a
+}
+
+// onRevoked drains, commits and forgets the partitions of lost. It is called
+// with an empty map too, at least once a rebalance.
+func (c *Consumer) onRevoked(_ context.Context, _ *kgo.Client, lost map[string][]int32) {
+	as := c.those(lost)
+	if len(as) == 0 {
+		return
+	}
+	c.callback.Store(c.now().UnixNano())
+	defer c.callback.Store(0)
+	c.takeTurn()
+	defer c.endTurn()
+	c.release(as, c.cfg.DrainTimeout, true)
+}
+
+// onLost forgets the partitions of lost: they may be another member's already.
+func (c *Consumer) onLost(_ context.Context, _ *kgo.Client, lost map[string][]int32) {
+	c.hooks.heartbeat.Store(0)
+	as := c.those(lost)
+	if len(as) == 0 {
+		return
+	}
+	c.callback.Store(c.now().UnixNano())
+	defer c.callback.Store(0)
+	c.takeTurn()
+	defer c.endTurn()
+	c.log.Warn().Str("partitions", describeAssigned(as)).Msg("partitions lost: this member was thrown out of the group; what is in flight will be delivered again")
+	c.release(as, 0, false)
+}
+
+func (c *Consumer) those(lost map[string][]int32) (as []*assignment) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for topic, partitions := range lost {
+		for _, p := range partitions {
+			if a := c.held[tp{topic, p}]; a != nil {
+				as = append(as, a)
+			}
+		}
+	}
+	return as
+}
+
+// release ends assignments: it stops taking, lets what is on the wire come
+// back for at most timeout, commits what is handled, and forgets the rest.
+// With a timeout of 0 and no commit it only forgets. turn must be held.
+func (c *Consumer) release(as []*assignment, timeout time.Duration, commit bool) {
+	settled := make([]<-chan struct{}, len(as))
+	for i, a := range as {
+		settled[i] = a.stop()
+	}
+	c.checkMemory()
+	// After this the dispatcher holds nothing of them, and all that it took is
+	// with the indexer.
+	<-c.dispatcher.flush()
+	if timeout > 0 {
+		for _, a := range as {
+			c.o.Sink.Drain(a)
+		}
+		t := time.NewTimer(timeout)
+	drain:
+		for _, s := range settled {
+			select {
+			case <-s:
+			case <-t.C:
+				break drain
+			}
+		}
+		t.Stop()
+	}
+	if commit {
+		c.commit(as, true)
+	}
+	left := 0
+	for _, a := range as {
+		left += a.forget()
+	}
+	c.mu.Lock()
+	for _, a := range as {
+		if k := (tp{a.l.topic, a.id}); c.held[k] == a {
+			delete(c.held, k)
+		}
+	}
+	for name, t := range c.topics {
+		if !c.holds(t) {
+			delete(c.topics, name)
+		}
+	}
+	c.mu.Unlock()
+	c.pauses.remove(as...)
+	for _, a := range as {
+		c.o.Sink.Drop(a)
+	}
+	c.log.Info().Str("partitions", describeAssigned(as)).Int("abandoned", left).Msg("partitions released")
+}
+
+// holds says whether a partition of t is held; c.mu must be held.
+func (c *Consumer) holds(t *topic) bool {
+	for _, a := range c.held {
+		if a.topic == t {
+			return true
+		}
+	}
+	return false
+}
+
+// shutdown drains everything and leaves the group; cause is why Run ends, nil
+// for an orderly end.
+func (c *Consumer) shutdown(cause error) {
+	c.cl.AllowRebalance()
+	deadline := c.now().Add(c.o.ShutdownTimeout)
+	c.takeTurn()
+	// Still a member: heartbeats go on while the drain lasts.
+	if as := c.holdings(); len(as) > 0 {
+		ours := !errors.Is(cause, ErrFenced)
+		timeout := c.o.ShutdownTimeout
+		if !ours {
+			timeout = 0
+		}
+		c.release(as, timeout, ours)
+	}
+	c.endTurn()
+	// The client asks for the revocation of what it holds, of which nothing is
+	// left, and tells the coordinator.
+	ctx, cancel := context.WithTimeout(context.Background(), max(deadline.Sub(c.now()), 2*time.Second))
+	defer cancel()
+	if err := c.cl.LeaveGroupContext(ctx); err != nil && cause == nil {
+		c.log.Warn().Err(err).Msg("the group could not be told that this member leaves: its partitions are taken over after the session timeout")
+	}
+	c.cl.CloseAllowingRebalance()
+}
+
+// restart delivers a partition again from its committable offset: as if it had
+// been revoked and assigned.
+func (c *Consumer) restart(a *assignment, why string) {
+	c.do(func() {
+		at, ok := a.committable(true)
+		if c.holding(tp{a.l.topic, a.id}) != a || !ok {
+			return
+		}
+		c.log.Warn().Str("topic", a.l.topic).Int32("partition", a.id).Int64("offset", at.Offset).Msg("partition starts over: " + why)
+		c.restartAt(a, at)
+	})
+}
+
+// restartAt ends an assignment and begins another one of the same partition at
+// an offset. It runs in the poll loop, with turn held.
+func (c *Consumer) restartAt(a *assignment, at kgo.EpochOffset) *assignment {
+	a.stop()
+	<-c.dispatcher.flush()
+	committed := a.committedNow()
+	a.forget()
+	c.o.Sink.Drop(a)
+	own, _ := c.pauses.of(a)
+	c.pauses.remove(a)
+	c.mu.Lock()
+	b := c.begin(a.topic, a.id)
+	c.mu.Unlock()
+	b.l.mu.Lock()
+	b.tracker.Advance(at.Offset)
+	b.fetched = at.Offset
+	b.committed = min(committed, at.Offset)
+	b.start, b.end = a.start, a.end
+	b.l.mu.Unlock()
+	c.cl.SetOffsets(map[string]map[int32]kgo.EpochOffset{a.l.topic: {a.id: at}})
+	if own &= pauseStarting; own != 0 {
+		c.pauses.add(own, b)
+	} else {
+		c.pauses.add(pauseRetry, b)
+		c.pauses.clear(pauseRetry, b)
+	}
+	return b
+}
+
+func (a *assignment) committedNow() int64 {
+	a.l.mu.Lock()
+	defer a.l.mu.Unlock()
+	return a.committed
+}
+
+// now is the one clock of this package.
+func (c *Consumer) now() time.Time { return time.Now() }
+
+// Healthy says whether the group's coordinator has answered within half the
+// session timeout: only then is it certain that no other member works on our
+// partitions. No bulk request may start while it is false.
+func (c *Consumer) Healthy() bool {
+	return c.now().Sub(c.LastHeartbeat()) < c.cfg.SessionTimeout/2
+}
+
+// LastHeartbeat is when the group's coordinator last answered this member; the
+// zero time while it is none.
+func (c *Consumer) LastHeartbeat() time.Time {
+	ns := c.hooks.heartbeat.Load()
+	if ns == 0 {
+		return time.Time{}
+	}
+	return time.Unix(0, ns)
+}
+
+// Alive says whether the poll loop turns. A rebalance callback holds it up;
+// one that has not exceeded its deadlines counts as alive.
+func (c *Consumer) Alive() bool {
+	now := c.now()
+	if began := c.callback.Load(); began != 0 {
+		return now.Sub(time.Unix(0, began)) < c.cfg.DrainTimeout+commitTimeout+time.Minute
+	}
+	last := c.lastPoll.Load()
+	return last == 0 || now.Sub(time.Unix(0, last)) < time.Minute
+}
+
+// bug reports what must not happen.
+func (c *Consumer) bug(a *assignment, err error) {
+	c.counters.bugs.Add(1)
+	c.log.Error().Str("topic", a.l.topic).Int32("partition", a.id).Err(err).Msg("internal error: please report it")
+}

@@ -1,0 +1,506 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/sluicehq/sluice/document"
+)
+
+// The kinds of halts.
+const (
+	HaltRejected    = "rejected_record"  // on_rejected: stop, or on_null: fail
+	HaltForeign     = "foreign_version"  // the index holds a version that is not ours
+	HaltDataLoss    = "data_loss"        // out of range or truncated
+	HaltUndecodable = "undecodable"      // a batch cannot be read
+	HaltGeneration  = "needs_generation" // the topic is not what its recorded generations describe
+	HaltNoCommit    = "no_commit"        // reset: none, and the group has no commit
+)
+
+// Halt says why a partition stands still until an operator acts.
+type Halt struct {
+	Kind   string `json:"kind"`
+	Offset int64  `json:"offset"` // the record that blocks it, or where fetching stopped; -1: none
+	// Type is the error's type, or a sentence. It quotes no record.
+	Type   string    `json:"type"`
+	Target string    `json:"target,omitempty"`
+	Since  time.Time `json:"since"`
+}
+
+// logReset says that a fetch begins below what was fetched before.
+type logReset struct{ expected, got int64 }
+
+func (e *logReset) Error() string {
+	return fmt.Sprintf("offset %d came after %d: the log was truncated, or the topic was made anew", e.got, e.expected-1)
+}
+
+// halt stops a partition, once: it takes no more, its queue is dropped, what
+// is in flight goes on.
+func (c *Consumer) halt(a *assignment, h *Halt) {
+	a.l.mu.Lock()
+	if a.over || a.halt != nil {
+		a.l.mu.Unlock()
+		return
+	}
+	a.halt = h
+	a.stopped.Store(true)
+	a.dropQueue()
+	a.l.mu.Unlock()
+	c.pauses.set(pauseHalted, a)
+	c.checkMemory()
+	c.log.Error().Str("topic", a.l.topic).Int32("partition", a.id).Int64("offset", h.Offset).
+		Str("kind", h.Kind).Str("type", h.Type).Str("target", h.Target).Msg("partition halted: it waits for an operator")
+}
+
+// haltTopic halts all partitions of t that are held.
+func (c *Consumer) haltTopic(t *topic, h *Halt) {
+	for _, a := range c.holdings() {
+		if a.topic == t {
+			own := *h
+			if own.Kind != HaltForeign {
+				own.Offset = -1
+			}
+			c.halt(a, &own)
+		}
+	}
+}
+
+// resume lets a halted partition go on from its position. It runs in the poll
+// loop, with turn held.
+func (c *Consumer) resume(a *assignment, skipTo int64) {
+	a.l.mu.Lock()
+	if a.over || a.halt == nil {
+		a.l.mu.Unlock()
+		return
+	}
+	a.l.mu.Unlock()
+	// The dispatcher may not have let go of the batch in which it halted.
+	<-c.dispatcher.flush()
+	a.l.mu.Lock()
+	if skipTo >= 0 {
+		a.tracker.Advance(skipTo)
+		a.forgetFetched()
+	}
+	at := kgo.EpochOffset{Epoch: -1, Offset: a.fetched}
+	a.halt = nil
+	a.fetchErrors = 0
+	a.stopped.Store(false)
+	a.l.mu.Unlock()
+	if at.Offset >= 0 {
+		c.cl.SetOffsets(map[string]map[int32]kgo.EpochOffset{a.l.topic: {a.id: at}})
+	}
+	c.pauses.clear(pauseHalted|pauseRetry, a)
+	c.log.Info().Str("topic", a.l.topic).Int32("partition", a.id).Int64("offset", at.Offset).Msg("partition goes on")
+}
+
+// fetchError acts on an error that a poll brought for a partition.
+func (c *Consumer) fetchError(topic string, partition int32, err error) {
+	var loss *kgo.ErrDataLoss
+	var session *kgo.ErrGroupSession
+	switch {
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), errors.Is(err, kgo.ErrClientClosed):
+		return
+	case errors.Is(err, kerr.FencedInstanceID):
+		c.fail(ErrFenced)
+		return
+	case errors.As(err, &session):
+		c.log.Warn().Err(err).Msg("the group session ended; rejoining")
+		return
+	}
+	a := c.holding(tp{topic, partition})
+	if a == nil {
+		c.log.Warn().Str("topic", topic).Int32("partition", partition).Err(err).Msg("fetch failed")
+		return
+	}
+	switch {
+	case errors.As(err, &loss), errors.Is(err, kerr.OffsetOutOfRange):
+		c.dataLoss(a, err)
+	case errors.Is(err, kerr.UnknownTopicOrPartition), errors.Is(err, kerr.UnknownTopicID):
+		c.recheckTopics() // deleted, or made anew: the resolver tells
+		c.failedFetch(a, err, false)
+	default:
+		var ke *kerr.Error
+		c.failedFetch(a, err, !errors.As(err, &ke))
+	}
+}
+
+// failedFetch leaves the partition alone for a while. Content that cannot be
+// read again and again halts it.
+func (c *Consumer) failedFetch(a *assignment, err error, content bool) {
+	retry := fetchRetry
+	var h *Halt
+	a.l.mu.Lock()
+	if a.over || a.halt != nil && a.halt.Kind != HaltUndecodable {
+		a.l.mu.Unlock()
+		return
+	}
+	a.fetchErrors++
+	tries := a.fetchErrors
+	if content && tries >= fetchTries {
+		// Now and then all the same: it may be the network.
+		retry = undecodableRetry
+		h = &Halt{Kind: HaltUndecodable, Offset: a.fetched, Type: err.Error(), Since: c.now()}
+	}
+	a.retryFetch = c.now().Add(retry)
+	a.l.mu.Unlock()
+	c.pauses.set(pauseRetry, a)
+	if h != nil {
+		c.halt(a, h)
+		return
+	}
+	if tries == 1 {
+		c.log.Warn().Str("topic", a.l.topic).Int32("partition", a.id).Err(err).Msg("fetch failed, trying again")
+	}
+}
+
+// retryFetches fetches partitions again whose wait is over.
+func (c *Consumer) retryFetches() {
+	now := c.now()
+	for _, a := range c.holdings() {
+		a.l.mu.Lock()
+		due := !a.retryFetch.IsZero() && !now.Before(a.retryFetch)
+		lift := pauseRetry
+		if due {
+			a.retryFetch = time.Time{}
+			if a.halt != nil && a.halt.Kind == HaltUndecodable {
+				lift |= pauseHalted
+			}
+		}
+		a.l.mu.Unlock()
+		if due {
+			c.pauses.clear(lift, a)
+		}
+	}
+}
+
+// dataLoss acts by on_data_loss. err is an ErrDataLoss, an out of range, or a
+// *logReset.
+func (c *Consumer) dataLoss(a *assignment, err error) {
+	var loss *kgo.ErrDataLoss
+	var reset *logReset
+	from, to := a.fetchedNow(), int64(-1)
+	switch {
+	case errors.As(err, &loss):
+		from, to = loss.ConsumedTo, loss.ResetTo
+	case errors.As(err, &reset):
+		to = reset.got
+	}
+	text := err.Error()
+	if to >= 0 {
+		text = fmt.Sprintf("offsets %d to %d are not the ones that were read before (%s)", min(from, to), max(from, to)-1, err)
+	}
+	c.counters.dataLoss.Add(1)
+	if c.resumes && to < 0 {
+		c.failedFetch(a, err, false)
+		return
+	}
+	v := a.topic.rules.Version()
+	rewritten := to < from && (v == document.VersionSequence || v == document.VersionOffset)
+	if !c.resumes || rewritten {
+		if rewritten {
+			text += ": offsets will be used again, so the generation must be raised"
+		}
+		c.halt(a, &Halt{Kind: HaltDataLoss, Offset: from, Type: text, Since: c.now()})
+		return
+	}
+	c.log.Error().Str("topic", a.l.topic).Int32("partition", a.id).Int64("from", from).Int64("to", to).Err(err).Msg("data loss: records are gone from Kafka; going on (on_data_loss: resume)")
+	if to < from {
+		c.do(func() {
+			if c.holding(tp{a.l.topic, a.id}) == a {
+				c.restartAt(a, kgo.EpochOffset{Epoch: -1, Offset: to})
+			}
+		})
+	}
+}
+
+func (a *assignment) fetchedNow() int64 {
+	a.l.mu.Lock()
+	defer a.l.mu.Unlock()
+	return a.fetched
+}
+
+// NotOwnerError says that another member holds the partition.
+type NotOwnerError struct {
+	Topic     string
+	Partition int32
+	Member    string // the owner's member id; "": nobody is known
+	Host      string // and its client host
+}
+
+func (e *NotOwnerError) Error() string {
+	owner := "no member is known to"
+	if e.Member != "" {
+		owner = fmt.Sprintf("member %s on %s", e.Member, e.Host)
+	}
+	return fmt.Sprintf("consumer: this replica does not hold %s/%d: %s does", e.Topic, e.Partition, owner)
+}
+
+// NotBlockedError says that nothing at that offset blocks the partition.
+type NotBlockedError struct {
+	Topic     string
+	Partition int32
+	Offset    int64
+	Halt      *Halt // what does; nil: nothing
+}
+
+func (e *NotBlockedError) Error() string {
+	text := fmt.Sprintf("consumer: %s/%d is not blocked at %d", e.Topic, e.Partition, e.Offset)
+	if e.Halt != nil {
+		text += fmt.Sprintf(": it halted at %d (%s)", e.Halt.Offset, e.Halt.Kind)
+	}
+	return text
+}
+
+// ErrNoDeadLetters refuses a skip that has nowhere to put the record.
+var ErrNoDeadLetters = errors.New("consumer: no dead-letter topic is configured: skip with discard to lose the record")
+
+// Skip settles the record at offset, which blocks its partition, and lets the
+// partition go on: by a dead letter, once that is acknowledged, or by nothing
+// at all with discard. A batch that cannot be decoded can be discarded only.
+// Errors are *NotOwnerError, *NotBlockedError, ErrNoDeadLetters, and ctx's.
+func (c *Consumer) Skip(ctx context.Context, topic string, partition int32, offset int64, discard bool) error {
+	a := c.holding(tp{topic, partition})
+	if a == nil {
+		return c.notOwner(ctx, topic, partition)
+	}
+	if !discard && c.o.DeadLetters == nil {
+		return ErrNoDeadLetters
+	}
+	a.l.mu.Lock()
+	var b *blocker
+	for _, x := range a.blockers {
+		if x.offset == offset && !x.skipping {
+			b = x
+			b.skipping = true
+		}
+	}
+	h := a.halt
+	a.l.mu.Unlock()
+	switch {
+	case b != nil:
+		return c.skipBlocker(ctx, a, b, discard)
+	case h != nil && h.Kind == HaltUndecodable && h.Offset == offset && discard:
+		return c.skipBatch(ctx, a, offset)
+	case h == nil && c.skipHeld(a, offset, discard):
+		return nil
+	}
+	return &NotBlockedError{topic, partition, offset, h}
+}
+
+// skipHeld skips an action that the indexer holds.
+func (c *Consumer) skipHeld(a *assignment, offset int64, discard bool) bool {
+	a.l.mu.Lock()
+	seq, ok := a.tracker.Find(offset)
+	if !ok || a.over {
+		a.l.mu.Unlock()
+		return false
+	}
+	if a.skipped == nil {
+		a.skipped = make(map[uint64]bool)
+	}
+	a.skipped[seq] = discard
+	a.l.mu.Unlock()
+	held := c.o.Sink.Skip(a, seq)
+	a.l.mu.Lock()
+	delete(a.skipped, seq)
+	a.l.mu.Unlock()
+	return held
+}
+
+func (c *Consumer) skipBlocker(ctx context.Context, a *assignment, b *blocker, discard bool) error {
+	log := c.log.Warn().Str("topic", a.l.topic).Int32("partition", a.id).Int64("offset", b.offset).Str("type", b.letter.Type).Bool("discard", discard)
+	if !discard {
+		acked := make(chan error, 1)
+		c.o.DeadLetters.Write(*b.letter, func(err error) { acked <- err })
+		var err error
+		select {
+		case err = <-acked:
+		case <-ctx.Done():
+			err = context.Cause(ctx) // the letter may be written all the same: skip again is safe
+		}
+		if err != nil {
+			a.l.mu.Lock()
+			b.skipping = false
+			a.l.mu.Unlock()
+			return fmt.Errorf("consumer: dead letter of %s/%d/%d: %w", a.l.topic, a.id, b.offset, err)
+		}
+	}
+	a.l.mu.Lock()
+	left, over := 0, a.over
+	if !over {
+		for i, x := range a.blockers {
+			if x == b {
+				a.blockers = append(a.blockers[:i], a.blockers[i+1:]...)
+				break
+			}
+		}
+		left = len(a.blockers)
+	}
+	a.l.mu.Unlock()
+	if over {
+		return &NotOwnerError{Topic: a.l.topic, Partition: a.id}
+	}
+	c.o.Budget.Give(b.bytes)
+	if discard {
+		a.settle(outIgnored, b.seq)
+	} else {
+		a.settle(outDeadLettered, b.seq)
+	}
+	log.Msg("record skipped by an operator")
+	if left == 0 {
+		c.unblocked(a, b.kind)
+	}
+	return nil
+}
+
+// unblocked resumes a partition whose last blocker is gone, and with a foreign
+// version the partitions that halted with it.
+func (c *Consumer) unblocked(a *assignment, kind string) {
+	c.do(func() {
+		for _, x := range c.holdings() {
+			if x != a && (kind != HaltForeign || x.topic != a.topic) {
+				continue
+			}
+			x.l.mu.Lock()
+			h := x.halt
+			free := h != nil && len(x.blockers) == 0 && (h.Kind == HaltRejected || h.Kind == HaltForeign)
+			x.l.mu.Unlock()
+			if !free || kind == HaltForeign && c.foreignBlockers(a.topic) {
+				continue
+			}
+			c.resume(x, -1)
+		}
+	})
+}
+
+// foreignBlockers says whether a record with a foreign version still blocks a
+// partition of t.
+func (c *Consumer) foreignBlockers(t *topic) bool {
+	for _, a := range c.holdings() {
+		if a.topic != t {
+			continue
+		}
+		a.l.mu.Lock()
+		for _, b := range a.blockers {
+			if b.kind == HaltForeign {
+				a.l.mu.Unlock()
+				return true
+			}
+		}
+		a.l.mu.Unlock()
+	}
+	return false
+}
+
+// skipBatch goes on after the batch at offset, which cannot be decoded.
+func (c *Consumer) skipBatch(ctx context.Context, a *assignment, offset int64) error {
+	next, err := c.batchEnd(ctx, a.l.topic, a.id, offset)
+	if err != nil {
+		return err
+	}
+	done := make(chan bool, 1)
+	c.do(func() {
+		ours := c.holding(tp{a.l.topic, a.id}) == a
+		if ours {
+			c.log.Error().Str("topic", a.l.topic).Int32("partition", a.id).Int64("from", offset).Int64("to", next-1).Msg("batch discarded by an operator")
+			c.resume(a, next)
+		}
+		done <- ours
+	})
+	select {
+	case ours := <-done:
+		if !ours {
+			return &NotOwnerError{Topic: a.l.topic, Partition: a.id}
+		}
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// batchEnd reads the header of the batch at offset and returns the offset
+// after it; where even that cannot be read, the next one.
+func (c *Consumer) batchEnd(ctx context.Context, topic string, partition int32, offset int64) (int64, error) {
+	rp, err := c.rawFetch(ctx, topic, partition, offset)
+	if err != nil {
+		return 0, err
+	}
+	var batch kmsg.RecordBatch
+	if err := batch.ReadFrom(rp.RecordBatches); err == nil {
+		if last := batch.FirstOffset + int64(batch.LastOffsetDelta); last >= offset && batch.LastOffsetDelta >= 0 {
+			return last + 1, nil
+		}
+	}
+	return offset + 1, nil
+}
+
+// rawFetch is one fetch of one partition from its leader, past the consumer's
+// own position.
+func (c *Consumer) rawFetch(ctx context.Context, topic string, partition int32, offset int64) (*kmsg.FetchResponseTopicPartition, error) {
+	md, err := c.adm.Metadata(ctx, topic)
+	if err != nil {
+		return nil, fmt.Errorf("consumer: metadata of %s: %w", topic, err)
+	}
+	d := md.Topics[topic]
+	p, ok := d.Partitions[partition]
+	if !ok || p.Leader < 0 {
+		return nil, fmt.Errorf("consumer: %s/%d has no leader now: try again", topic, partition)
+	}
+	req := kmsg.NewPtrFetchRequest()
+	req.MaxBytes = partitionBytes
+	req.MinBytes = 0
+	req.MaxWaitMillis = 100
+	if c.committedOnly() {
+		req.IsolationLevel = 1
+	}
+	rt := kmsg.NewFetchRequestTopic()
+	rt.Topic, rt.TopicID = topic, d.ID
+	rp := kmsg.NewFetchRequestTopicPartition()
+	rp.Partition, rp.FetchOffset, rp.PartitionMaxBytes = partition, offset, partitionBytes
+	rt.Partitions = append(rt.Partitions, rp)
+	req.Topics = append(req.Topics, rt)
+	kresp, err := c.cl.Broker(int(p.Leader)).RetriableRequest(ctx, req)
+	if err != nil {
+		return nil, fmt.Errorf("consumer: fetching %s/%d at %d: %w", topic, partition, offset, err)
+	}
+	resp := kresp.(*kmsg.FetchResponse)
+	if len(resp.Topics) != 1 || len(resp.Topics[0].Partitions) != 1 {
+		return nil, fmt.Errorf("consumer: fetching %s/%d at %d: an answer without the partition", topic, partition, offset)
+	}
+	out := &resp.Topics[0].Partitions[0]
+	if err := kerr.ErrorForCode(out.ErrorCode); err != nil {
+		return nil, fmt.Errorf("consumer: fetching %s/%d at %d: %w", topic, partition, offset, err)
+	}
+	return out, nil
+}
+
+// notOwner asks the group who holds a partition.
+func (c *Consumer) notOwner(ctx context.Context, topic string, partition int32) error {
+	e := &NotOwnerError{Topic: topic, Partition: partition}
+	if !c.running.Load() {
+		return e
+	}
+	groups, err := c.adm.DescribeGroups(ctx, c.cfg.GroupID)
+	if err != nil {
+		return e
+	}
+	for _, m := range groups[c.cfg.GroupID].Members {
+		if assigned, ok := m.Assigned.AsConsumer(); ok {
+			for _, t := range assigned.Topics {
+				for _, p := range t.Partitions {
+					if t.Topic == topic && p == partition {
+						e.Member, e.Host = m.MemberID, strings.TrimPrefix(m.ClientHost, "/")
+					}
+				}
+			}
+		}
+	}
+	return e
+}

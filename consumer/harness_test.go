@@ -1,0 +1,649 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+	"go.uber.org/goleak"
+
+	"github.com/sluicehq/sluice/deadletter"
+	"github.com/sluicehq/sluice/document"
+	"github.com/sluicehq/sluice/generation"
+	"github.com/sluicehq/sluice/indexer"
+	"github.com/sluicehq/sluice/indexer/bulk"
+	"github.com/sluicehq/sluice/memory"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// The rooms of the house are what the interfaces ask for.
+var (
+	_ Rules       = (*document.Rules)(nil)
+	_ Writer      = (*indexer.Writer)(nil)
+	_ Sink        = (*indexer.Indexer)(nil)
+	_ DeadLetters = (*deadletter.Writer)(nil)
+)
+
+const (
+	testTopic = "events"
+	testGroup = "g"
+)
+
+// world is a Kafka, what is in it, and what the members of the group have done
+// with it. It checks every commit that the broker sees.
+type world struct {
+	t       *testing.T
+	kafka   *kfake.Cluster
+	client  *kgo.Client
+	adm     *kadm.Client
+	topics  []string
+	control *control
+
+	mu       sync.Mutex
+	produced map[tp][]int64         // offsets that hold a record
+	handled  map[tp]map[int64]int   // how often each was handled
+	commits  map[tp]int64           // the last that the broker saw
+	metas    map[tp]string          // and its metadata
+	commitN  int                    // commit requests
+	changed  chan struct{}          // closed and replaced at each change
+	onCommit func(tp, int64, error) // called with mu held
+}
+
+func newWorld(t *testing.T, partitions int32, opts ...kfake.Opt) *world {
+	t.Helper()
+	opts = append([]kfake.Opt{
+		kfake.NumBrokers(2), kfake.SeedTopics(partitions, testTopic),
+		kfake.GroupMinSessionTimeout(100 * time.Millisecond),
+		kfake.BrokerConfigs(map[string]string{"group.initial.rebalance.delay.ms": "0"}),
+	}, opts...)
+	k, err := kfake.NewCluster(opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(k.Close)
+	cl, err := kgo.NewClient(kgo.SeedBrokers(k.ListenAddrs()...), kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(cl.Close)
+	w := &world{
+		t: t, kafka: k, client: cl, adm: kadm.NewClient(cl), topics: []string{testTopic}, control: &control{},
+		produced: map[tp][]int64{}, handled: map[tp]map[int64]int{}, commits: map[tp]int64{}, metas: map[tp]string{},
+		changed: make(chan struct{}),
+	}
+	k.ControlKey(int16(kmsg.OffsetCommit), func(kreq kmsg.Request) (kmsg.Response, error, bool) {
+		k.KeepControl()
+		w.sawCommit(kreq.(*kmsg.OffsetCommitRequest))
+		return nil, nil, false
+	})
+	return w
+}
+
+func (w *world) sawCommit(req *kmsg.OffsetCommitRequest) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.commitN++
+	for _, t := range req.Topics {
+		name := t.Topic
+		if name == "" {
+			name = w.kafka.TopicIDInfo(t.TopicID).Topic
+		}
+		for _, p := range t.Partitions {
+			k := tp{name, p.Partition}
+			for _, o := range w.produced[k] {
+				if o < p.Offset && w.handled[k][o] == 0 {
+					w.t.Errorf("%s/%d: offset %d is committed, %d is not handled", name, p.Partition, p.Offset, o)
+					break
+				}
+			}
+			w.commits[k] = p.Offset
+			if p.Metadata != nil {
+				w.metas[k] = *p.Metadata
+			}
+		}
+	}
+	w.touch()
+}
+
+// touch wakes those who wait for a change; w.mu must be held.
+func (w *world) touch() {
+	close(w.changed)
+	w.changed = make(chan struct{})
+}
+
+// wait waits until cond, which is called with w.mu held, is true.
+func (w *world) wait(what string, cond func() bool) {
+	w.t.Helper()
+	deadline := time.After(30 * time.Second)
+	for {
+		w.mu.Lock()
+		ok, changed := cond(), w.changed
+		w.mu.Unlock()
+		if ok {
+			return
+		}
+		select {
+		case <-changed:
+		case <-time.After(20 * time.Millisecond): // what cond looks at may not touch
+		case <-deadline:
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.t.Fatalf("waited in vain for %s; commits %v", what, w.commits)
+		}
+	}
+}
+
+func (w *world) produce(partition int32, n int) {
+	w.t.Helper()
+	w.produceTo(testTopic, partition, n, func(i int) (key, value string) {
+		return "k" + strconv.Itoa(i), `{"n":` + strconv.Itoa(i) + `}`
+	})
+}
+
+func (w *world) produceTo(topic string, partition int32, n int, content func(int) (key, value string)) {
+	w.t.Helper()
+	recs := make([]*kgo.Record, n)
+	for i := range recs {
+		k, v := content(i)
+		recs[i] = &kgo.Record{Topic: topic, Partition: partition, Key: []byte(k), Value: []byte(v)}
+	}
+	// A commit may come before ProduceSync returns; the offsets must be known
+	// by then, so that the check is not blind.
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err := w.client.ProduceSync(context.Background(), recs...).FirstErr(); err != nil {
+		w.t.Fatal(err)
+	}
+	for _, r := range recs {
+		k := tp{topic, r.Partition}
+		w.produced[k] = append(w.produced[k], r.Offset)
+	}
+	w.touch()
+}
+
+// waitAllCommitted waits until every produced record is handled and committed.
+func (w *world) waitAllCommitted() {
+	w.t.Helper()
+	w.wait("all to be committed", func() bool {
+		for k, offsets := range w.produced {
+			if len(offsets) > 0 && w.commits[k] <= offsets[len(offsets)-1] {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// control is a recorded list of generations without a control index.
+type control struct {
+	mu   sync.Mutex
+	list generation.List
+	err  error
+	asks int
+}
+
+func (g *control) Ensure(_ context.Context, t generation.Topic) (generation.List, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.asks++
+	if g.err != nil {
+		return nil, g.err
+	}
+	if g.list == nil && t.Committed == 0 {
+		g.list = generation.List{{Generation: 1, TopicID: t.ID, Partitions: t.Partitions}}
+	}
+	return g.list, g.list.Check(t)
+}
+
+func (g *control) set(f func(*control)) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	f(g)
+}
+
+// rules are simple: the key is the id, and the value's first letters say what
+// becomes of the record.
+type rules struct {
+	policy  document.Policy
+	version document.VersionMode
+}
+
+func (r rules) OnRejected() document.Policy   { return r.policy }
+func (r rules) Version() document.VersionMode { return r.version }
+func (r rules) NeedsGeneration() bool         { return r.version == document.VersionSequence }
+func (r rules) NeedsRaise() bool              { return r.version == document.VersionSequence }
+
+func (r rules) Map(rec *kgo.Record, gen int, out *document.Result) {
+	out.Type, out.Reason = "", ""
+	switch string(rec.Value) {
+	case "ignore":
+		out.Verdict = document.Ignore
+		return
+	case "reject":
+		out.Verdict, out.Type = document.Reject, "bad_document"
+		return
+	case "letter":
+		out.Verdict, out.Type = document.DeadLetter, "null_value"
+		return
+	case "halt":
+		out.Verdict, out.Type = document.Halt, "null_value"
+		return
+	}
+	out.Verdict, out.Ordered = document.Send, true
+	out.Action = bulk.Action{Op: bulk.Index, Target: "index", ID: rec.Key, Body: rec.Value}
+	switch r.version {
+	case document.VersionSequence:
+		v, err := document.Sequence(gen, rec.Offset)
+		if err != nil {
+			panic(err)
+		}
+		out.Action.Version, out.Action.VersionType = v, bulk.External
+	case document.VersionOffset:
+		out.Action.Version, out.Action.VersionType = rec.Offset, bulk.External
+	}
+}
+
+// act is an action that the fake sink holds.
+type act struct {
+	src     indexer.Source
+	seq     uint64
+	tp      tp
+	offset  int64
+	id      string
+	body    string
+	meta    []byte
+	version int64
+}
+
+// sink stands in for the indexer. A settler decides what becomes of published
+// actions; nil holds them until settleAll.
+type sink struct {
+	w *world
+
+	mu        sync.Mutex
+	open      []*act
+	published []*act
+	drained   map[indexer.Source]bool
+	dropped   map[indexer.Source]bool
+	settler   func(*sink, []*act)
+	wake      chan struct{}
+	full      bool          // Add waits
+	room      chan struct{} // closed when full ends
+	adds      int
+	publishes int
+
+	stop chan struct{}
+	done sync.WaitGroup
+}
+
+func newSink(w *world, settler func(*sink, []*act)) *sink {
+	s := &sink{w: w, drained: map[indexer.Source]bool{}, dropped: map[indexer.Source]bool{}, settler: settler, wake: make(chan struct{}, 1), stop: make(chan struct{}), room: make(chan struct{})}
+	s.done.Go(s.run)
+	w.t.Cleanup(func() { close(s.stop); s.done.Wait() })
+	return s
+}
+
+func (s *sink) run() {
+	for {
+		select {
+		case <-s.wake:
+		case <-s.stop:
+			return
+		}
+		s.mu.Lock()
+		settler := s.settler
+		s.mu.Unlock()
+		if settler != nil {
+			settler(s, s.take(nil))
+		}
+	}
+}
+
+func (s *sink) setSettler(f func(*sink, []*act)) {
+	s.mu.Lock()
+	s.settler = f
+	s.mu.Unlock()
+	s.kick()
+}
+
+func (s *sink) kick() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// take removes published actions that pick chooses; nil: all.
+func (s *sink) take(pick func(*act) bool) (taken []*act) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.published = slices.DeleteFunc(s.published, func(a *act) bool {
+		if s.dropped[a.src] || pick == nil || pick(a) {
+			if !s.dropped[a.src] {
+				taken = append(taken, a)
+			}
+			return true
+		}
+		return false
+	})
+	return taken
+}
+
+func (s *sink) held() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.published)
+}
+
+func (s *sink) Add(ctx context.Context, a *indexer.Action) error {
+	s.mu.Lock()
+	for s.full {
+		room := s.room
+		s.mu.Unlock()
+		s.Publish()
+		select {
+		case <-room:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		s.mu.Lock()
+	}
+	defer s.mu.Unlock()
+	src := a.Source.(*assignment)
+	if s.drained[a.Source] || s.dropped[a.Source] {
+		s.w.t.Errorf("an action was added to %s/%d after its end", src.l.topic, src.id)
+	}
+	offset, ok := src.offset(a.Seq)
+	if !ok {
+		s.w.t.Error("an action of no record")
+	}
+	s.adds++
+	s.open = append(s.open, &act{a.Source, a.Seq, tp{src.l.topic, src.id}, offset, string(a.ID), string(a.Body), slices.Clone(a.Meta), a.Version})
+	return nil
+}
+
+func (s *sink) Publish() {
+	s.mu.Lock()
+	s.published = append(s.published, s.open...)
+	s.open = nil
+	s.publishes++
+	s.mu.Unlock()
+	s.kick()
+}
+
+func (s *sink) setFull(full bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.full = full; !full {
+		close(s.room)
+		s.room = make(chan struct{})
+	}
+}
+
+func (s *sink) Drain(src indexer.Source) {
+	s.mu.Lock()
+	s.drained[src] = true
+	s.mu.Unlock()
+	s.kick()
+}
+
+func (s *sink) Drop(src indexer.Source) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.dropped[src] = true
+}
+
+func (s *sink) Skip(src indexer.Source, seq uint64) bool {
+	got := s.take(func(a *act) bool { return a.src == src && a.seq == seq })
+	if len(got) == 0 {
+		return false
+	}
+	got[0].reject("skipped")
+	return true
+}
+
+func (a *act) reject(kind string) {
+	a.src.Reject(a.seq, &indexer.Rejection{Target: "index", Status: 400, Type: kind, Version: a.version, Meta: a.meta, Body: []byte(a.body)})
+}
+
+// index settles actions as indexed.
+func (s *sink) index(as []*act) {
+	s.w.mu.Lock()
+	for _, a := range as {
+		s.w.handle(a.tp, a.offset)
+	}
+	s.w.mu.Unlock()
+	by := map[indexer.Source][]uint64{}
+	for _, a := range as {
+		by[a.src] = append(by[a.src], a.seq)
+	}
+	for src, seqs := range by {
+		src.Settle(indexer.Indexed, seqs)
+	}
+}
+
+// handle notes that a record is handled; w.mu must be held.
+func (w *world) handle(k tp, offset int64) {
+	if w.handled[k] == nil {
+		w.handled[k] = map[int64]int{}
+	}
+	w.handled[k][offset]++
+	w.touch()
+}
+
+func atOnce(s *sink, as []*act) { s.index(as) }
+
+// letters stands in for the dead-letter writer.
+type letters struct {
+	w *world
+
+	mu      sync.Mutex
+	written []deadletter.Letter
+	hold    bool
+	waiting []func()
+	err     error
+}
+
+func (l *letters) Write(x deadletter.Letter, done func(error)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.err != nil {
+		go done(l.err)
+		return
+	}
+	ack := func() {
+		l.mu.Lock()
+		l.written = append(l.written, x)
+		l.mu.Unlock()
+		l.w.mu.Lock()
+		l.w.handle(tp{x.Topic, x.Partition}, x.Offset)
+		l.w.mu.Unlock()
+		done(nil)
+	}
+	if l.hold {
+		l.waiting = append(l.waiting, ack)
+		return
+	}
+	go ack()
+}
+
+func (l *letters) release() {
+	l.mu.Lock()
+	waiting := l.waiting
+	l.waiting, l.hold = nil, false
+	l.mu.Unlock()
+	for _, f := range waiting {
+		f()
+	}
+}
+
+func (l *letters) all() []deadletter.Letter {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.written)
+}
+
+// member is a running consumer of the world.
+type member struct {
+	*Consumer
+	sink    *sink
+	letters *letters
+	budget  *memory.Budget
+	err     chan error
+	cancel  context.CancelFunc
+	once    sync.Once
+	result  error
+}
+
+func (w *world) config() Config {
+	return Config{
+		Brokers: w.kafka.ListenAddrs(), GroupID: testGroup, Topics: w.topics, Reset: "earliest", OnDataLoss: "halt",
+		ClientID: "test", SessionTimeout: 3 * time.Second, RebalanceTimeout: 10 * time.Second,
+		DrainTimeout: 2 * time.Second, CommitInterval: 20 * time.Millisecond, Fetch: Fetch{MaxWait: 20 * time.Millisecond},
+	}
+}
+
+type change func(*Config, *Options)
+
+func withRules(r rules) change {
+	return func(_ *Config, o *Options) { o.Rules = func(string) Rules { return r } }
+}
+
+func (w *world) start(settler func(*sink, []*act), changes ...change) *member {
+	w.t.Helper()
+	m := &member{sink: newSink(w, settler), letters: &letters{w: w}, budget: memory.New(64 << 20), err: make(chan error, 1)}
+	cfg := w.config()
+	var logs io.Writer = io.Discard
+	if testing.Verbose() {
+		logs = zerolog.NewTestWriter(w.t)
+	}
+	o := Options{
+		Rules: func(string) Rules {
+			return rules{policy: document.ToDeadLetter, version: document.VersionSequence}
+		},
+		Writer: m.sink, Sink: m.sink, Budget: m.budget, DeadLetters: m.letters, Generations: w.control,
+		ShutdownTimeout: 5 * time.Second, Log: zerolog.New(logs).Level(zerolog.InfoLevel),
+	}
+	for _, f := range changes {
+		f(&cfg, &o)
+	}
+	m.budget = o.Budget
+	c, err := New(cfg, o)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	m.Consumer = c
+	ctx, cancel := context.WithCancel(context.Background())
+	m.cancel = cancel
+	go func() { m.err <- c.Run(ctx) }()
+	w.t.Cleanup(func() { m.end() })
+	return m
+}
+
+// end asks the member to stop, waits, and checks its books.
+func (m *member) end() error {
+	m.once.Do(func() {
+		m.cancel()
+		select {
+		case m.result = <-m.err:
+		case <-time.After(60 * time.Second):
+			m.result = errors.New("Run did not end")
+			m.sink.w.t.Error(m.result)
+			return
+		}
+		m.checkBooks()
+		if n := m.budget.Used(); n != 0 {
+			m.sink.w.t.Errorf("%d bytes of the budget were never given back", n)
+		}
+		if n := m.counters.bugs.Load(); n != 0 {
+			m.sink.w.t.Errorf("%d internal errors", n)
+		}
+	})
+	return m.result
+}
+
+// checkBooks checks invariant 7.
+func (m *member) checkBooks() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for k, l := range m.ledgers {
+		l.mu.Lock()
+		sum := l.inFlight()
+		for _, n := range l.counts {
+			sum += n
+		}
+		if sum != l.consumed {
+			m.sink.w.t.Errorf("%v: consumed %d, outcomes %v and %d in flight", k, l.consumed, l.counts, l.inFlight())
+		}
+		l.mu.Unlock()
+	}
+}
+
+func (m *member) total(o outcome) (n uint64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, l := range m.ledgers {
+		l.mu.Lock()
+		n += l.counts[o]
+		l.mu.Unlock()
+	}
+	return n
+}
+
+func (m *member) partition(p int32) (PartitionStatus, bool) {
+	for _, s := range m.Status().Partitions {
+		if s.Topic == testTopic && s.Partition == p {
+			return s, true
+		}
+	}
+	return PartitionStatus{}, false
+}
+
+func (m *member) state(p int32) string {
+	s, _ := m.partition(p)
+	return s.State
+}
+
+// waitState waits for a partition's state.
+func (m *member) waitState(p int32, state string) PartitionStatus {
+	m.sink.w.t.Helper()
+	m.sink.w.wait(fmt.Sprintf("partition %d to be %s", p, state), func() bool { return m.state(p) == state })
+	s, _ := m.partition(p)
+	return s
+}
+
+// shuffled settles actions after a while, in random order.
+func shuffled(seed uint64) func(*sink, []*act) {
+	r := rand.New(rand.NewPCG(seed, 1))
+	var pool []*act
+	return func(s *sink, as []*act) {
+		pool = append(pool, as...)
+		r.Shuffle(len(pool), func(i, j int) { pool[i], pool[j] = pool[j], pool[i] })
+		n := len(pool)
+		if n > 50 {
+			n = n/2 + r.IntN(n/2)
+		}
+		now := slices.DeleteFunc(slices.Clone(pool[:n]), func(a *act) bool {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return s.dropped[a.src]
+		})
+		s.index(now)
+		if pool = slices.Delete(pool, 0, n); len(pool) > 0 {
+			s.kick()
+		}
+	}
+}

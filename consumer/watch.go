@@ -1,0 +1,248 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+
+	"github.com/sluicehq/sluice/document"
+	"github.com/sluicehq/sluice/generation"
+	"github.com/sluicehq/sluice/indexer"
+)
+
+const (
+	// watchEvery is how often the logs' ends are read. Between, fetches tell.
+	watchEvery = 10 * time.Second
+	// conflictRetry is the pause after an attempt to classify a conflict that
+	// could not read what it needed.
+	conflictRetry = time.Second
+)
+
+// foreign says whether a stored version above the one sent is none that this
+// topic can have brought, as far as is known now: log ends and generations
+// that were read before the answer came may be too old to tell.
+func (t *topic) foreign(stored, sent int64) bool {
+	var list generation.List
+	if k := t.known.Load(); k != nil {
+		list = k.list
+	}
+	return foreign(t.rules.Version(), stored, sent, list, t.end.Load())
+}
+
+// foreign is the rule of DESIGN 5.3. end is the highest log end of the topic's
+// partitions: a record of a key may have been written to any of them.
+func foreign(mode document.VersionMode, stored, sent int64, list generation.List, end int64) bool {
+	switch mode {
+	case document.VersionSequence:
+		gen, offset, _, ok := document.DecodeSequence(stored)
+		if !ok || !slices.ContainsFunc(list, func(e generation.Entry) bool { return e.Generation == gen }) {
+			return true
+		}
+		ours, _, _, _ := document.DecodeSequence(sent)
+		return gen <= ours && offset >= end
+	case document.VersionOffset:
+		return stored >= end
+	default: // versions that records bring: whoever wrote it, it is newer
+		return false
+	}
+}
+
+// conflict is an action whose version the index refused, waiting to be
+// classified.
+type conflict struct {
+	a      *assignment
+	seq    uint64
+	stored int64
+	r      *indexer.Rejection
+}
+
+// conflictQueue holds conflicts for the watcher. It is as large as what is in
+// flight at most.
+type conflictQueue struct {
+	wake chan struct{}
+
+	mu    sync.Mutex
+	items []*conflict
+}
+
+func (q *conflictQueue) add(items ...*conflict) {
+	q.mu.Lock()
+	q.items = append(q.items, items...)
+	q.mu.Unlock()
+	select {
+	case q.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (q *conflictQueue) takeAll() []*conflict {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	items := q.items
+	q.items = nil
+	return items
+}
+
+// watch is the watcher. It ends with ctx.
+func (c *Consumer) watch(ctx context.Context) {
+	tick := time.NewTicker(watchEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			c.readEnds(ctx)
+		case <-c.conflicts.wake:
+			if left := c.settleConflicts(ctx, c.conflicts.takeAll()); len(left) > 0 {
+				t := time.NewTimer(conflictRetry)
+				select {
+				case <-t.C:
+				case <-ctx.Done():
+					t.Stop()
+				}
+				c.conflicts.add(left...)
+			}
+		case <-ctx.Done():
+			return
+		}
+		if ctx.Err() != nil {
+			return
+		}
+	}
+}
+
+// settleConflicts reads log ends and generations anew, after the answers, and
+// settles what they explain. What they do not halts its topic. It returns the
+// conflicts for which they could not be read.
+func (c *Consumer) settleConflicts(ctx context.Context, all []*conflict) (left []*conflict) {
+	byTopic := make(map[*topic][]*conflict)
+	for _, x := range all {
+		if _, ok := x.a.offset(x.seq); ok { // else the partition was lost: of no consequence
+			byTopic[x.a.topic] = append(byTopic[x.a.topic], x)
+		}
+	}
+	for t, conflicts := range byTopic {
+		if err := c.learn(ctx, t); err != nil {
+			c.log.Warn().Str("topic", t.name).Int("records", len(conflicts)).Err(err).Msg("version conflicts wait: what explains them cannot be read; trying again")
+			left = append(left, conflicts...)
+			continue
+		}
+		for _, x := range conflicts {
+			if !t.foreign(x.stored, x.r.Version) {
+				x.a.settle(outStale, x.seq)
+				continue
+			}
+			c.foreignVersion(x)
+		}
+	}
+	return left
+}
+
+// learn reads the log ends and the generations of t.
+func (c *Consumer) learn(ctx context.Context, t *topic) error {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	ends, err := c.adm.ListEndOffsets(ctx, t.name)
+	if err == nil {
+		err = ends.Error()
+	}
+	if err != nil {
+		return fmt.Errorf("consumer: log ends of topic %s: %w", t.name, err)
+	}
+	ends.Each(func(o kadm.ListedOffset) { t.sawEnd(o.Offset) })
+	if !t.rules.NeedsGeneration() {
+		return nil
+	}
+	now, list, err := c.describeTopic(ctx, t)
+	var raise *generation.NeedsRaiseError
+	switch {
+	case errors.As(err, &raise):
+		c.haltTopic(t, &Halt{Kind: HaltGeneration, Type: err.Error(), Since: c.now()})
+	case err != nil:
+		return err
+	}
+	if list != nil {
+		t.known.Store(&known{now.ID, now.Partitions, list})
+	}
+	return nil
+}
+
+// foreignVersion halts the record's partition on it, and its topic.
+func (c *Consumer) foreignVersion(x *conflict) {
+	letter, ok := x.a.letter(x.seq, x.r)
+	if !ok {
+		return
+	}
+	letter.Type = fmt.Sprintf("stored version %s is above %s and none that this topic wrote",
+		explainVersion(x.a.topic.rules.Version(), x.stored), explainVersion(x.a.topic.rules.Version(), x.r.Version))
+	x.a.block(x.seq, letter, HaltForeign)
+	c.haltTopic(x.a.topic, &Halt{Kind: HaltForeign, Offset: -1, Type: fmt.Sprintf("partition %d met a foreign version: %s", x.a.id, letter.Type), Target: letter.Target, Since: c.now()})
+}
+
+func explainVersion(mode document.VersionMode, v int64) string {
+	if mode == document.VersionSequence {
+		if gen, offset, _, ok := document.DecodeSequence(v); ok {
+			return fmt.Sprintf("%d (generation %d, offset %d)", v, gen, offset)
+		}
+	}
+	return fmt.Sprint(v)
+}
+
+// readEnds reads where the logs of the held topics begin and end, for the lag
+// of partitions that are not fetched at present, and fits the fetch size to
+// the number of brokers and to how batches expand.
+func (c *Consumer) readEnds(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, watchEvery)
+	defer cancel()
+	c.mu.Lock()
+	topics := make([]string, 0, len(c.topics))
+	for name := range c.topics {
+		topics = append(topics, name)
+	}
+	c.mu.Unlock()
+	if len(topics) == 0 {
+		return
+	}
+	list := c.adm.ListEndOffsets
+	if c.committedOnly() {
+		list = c.adm.ListCommittedOffsets
+	}
+	ends, err := list(ctx, topics...)
+	if err != nil {
+		c.log.Debug().Err(err).Msg("log ends cannot be read")
+		return
+	}
+	starts, err := c.adm.ListStartOffsets(ctx, topics...)
+	if err != nil {
+		c.log.Debug().Err(err).Msg("log starts cannot be read")
+		return
+	}
+	for _, a := range c.holdings() {
+		end, okEnd := ends.Lookup(a.l.topic, a.id)
+		start, okStart := starts.Lookup(a.l.topic, a.id)
+		a.l.mu.Lock()
+		if okEnd && end.Err == nil {
+			a.end = end.Offset
+		}
+		if okStart && start.Err == nil {
+			a.start = start.Offset
+		}
+		a.l.mu.Unlock()
+	}
+	if brokers, err := c.adm.ListBrokers(ctx); err == nil {
+		c.fitFetch(len(brokers), c.hooks.expansion())
+	}
+}
+
+// fitFetch sets the fetch size; an expansion of 0 is unknown.
+func (c *Consumer) fitFetch(brokers int, expansion float64) {
+	if expansion == 0 {
+		return
+	}
+	n := c.fetchBytes(brokers, expansion)
+	c.cl.UpdateFetchMaxBytes(n, min(partitionBytes, n))
+}
