@@ -9,7 +9,7 @@ import (
 )
 
 // FilterPath is the filter_path to send with each bulk request. It cuts an
-// item of an answer from about 170 bytes to 43 and keeps all that a verdict
+// item of an answer from about 200 bytes to 44 and keeps all that a verdict
 // needs:
 //
 //   - status is in every item, so that items can be counted: a filter that
@@ -171,12 +171,14 @@ items:
 	for done := false; !done; count++ {
 		for m := range w.memo {
 			if e := &w.memo[m]; e.item != nil && bytes.HasPrefix(b[i:], e.item) {
-				if e.deleted {
-					w.sum.Deleted++
-				} else {
-					w.sum.Written++
-				}
+				from := i
 				i, done = more(b, i+len(e.item), ']')
+				same := 1
+				if !done {
+					i, same = repeats(b, from, i)
+				}
+				w.tally(e.deleted, same)
+				count += same - 1
 				continue items
 			}
 		}
@@ -193,11 +195,7 @@ items:
 		if plain, deleted := it.plain(); plain {
 			w.memo[w.next].item, w.memo[w.next].deleted = b[from:i], deleted
 			w.next = (w.next + 1) % len(w.memo)
-			if deleted {
-				w.sum.Deleted++
-			} else {
-				w.sum.Written++
-			}
+			w.tally(deleted, 1)
 		} else {
 			w.sum.Visited++
 			if w.visit != nil {
@@ -210,6 +208,27 @@ items:
 		return bad
 	}
 	return w.finish(count, i)
+}
+
+func (w *walk) tally(deleted bool, n int) {
+	if deleted {
+		w.sum.Deleted += n
+	} else {
+		w.sum.Written += n
+	}
+}
+
+// repeats goes on behind b[from:to], an item and its comma, as long as the
+// same bytes follow, comparing twice as many at a time. It returns where they
+// end, and how often they stand there in all.
+func repeats(b []byte, from, to int) (end, n int) {
+	size := to - from
+	n = 1
+	for k := 1; to+k*size <= len(b) && bytes.Equal(b[to-k*size:to], b[to:to+k*size]); k = min(2*k, 64) {
+		to += k * size
+		n += k
+	}
+	return to, n
 }
 
 func (w *walk) finish(count, i int) int {

@@ -360,7 +360,7 @@ func TestNeverFits(t *testing.T) {
 		"204800, max_coordinating_bytes=204800]":             false,
 		"100, max_coordinating_bytes=204800]":                false,
 		"307488, max_primary_bytes=204800]":                  false,
-		"": false,
+		"":                                                   false,
 	} {
 		if got := NeverFits(Text(before + rest)); got != want {
 			t.Errorf("%s: %v", rest, got)
