@@ -280,6 +280,9 @@ var bad = []struct {
 	{"a record above all memory", "memory: {limit: 64MiB, max_record: 128MiB}\n", []string{
 		"sluice.yaml:1:24: memory.max_record: is above memory.limit; lower it, or raise memory.limit",
 	}},
+	{"a request above all memory", "memory: {limit: 1MiB}\n", []string{
+		"sluice.yaml:1:1: indexer.flush_bytes: is above memory.limit; lower it, or raise memory.limit",
+	}},
 	{"procs", "procs: {mode: cgroup, interval: 0}\n", []string{
 		`sluice.yaml:1:9: procs.mode: "cgroup" is not known here; use automaxprocs or runtime`,
 		"sluice.yaml:1:23: procs.interval: must be above 0; write a value such as 30s",

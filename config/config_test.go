@@ -174,6 +174,15 @@ func TestCloudIDReplacesTheDefaultAddress(t *testing.T) {
 	}
 }
 
+// A text is what stands there, whatever YAML would make of it.
+func TestTextsAreTakenAsTheyStand(t *testing.T) {
+	cfg := parse(t, "kafka: {reset: 2026-01-31T12:00:00Z, group_id: 0123, client_id: true, rack: 1_0}\nindexer: {flush_documents: \"7\"}\n")
+	k := cfg.Kafka
+	if k.Reset != "2026-01-31T12:00:00Z" || k.GroupID != "0123" || k.ClientID != "true" || k.Rack != "1_0" || cfg.Indexer.FlushDocuments != 7 {
+		t.Errorf("%+v", k)
+	}
+}
+
 func TestLoadReadsFiles(t *testing.T) {
 	dir := t.TempDir()
 	one := filepath.Join(dir, "one.yaml")

@@ -429,6 +429,9 @@ func (v *validator) indexer() {
 
 func (v *validator) memory() {
 	m := v.cfg.Memory
+	if m.Limit > 0 {
+		v.ordered("indexer.flush_bytes", int64(v.cfg.Indexer.FlushBytes), "memory.limit", int64(m.Limit))
+	}
 	if m.Limit > 0 && m.MaxRecord > 0 {
 		v.ordered("memory.max_record", int64(m.MaxRecord), "memory.limit", int64(m.Limit))
 	}

@@ -9,7 +9,6 @@ package procs
 
 import (
 	"context"
-	"fmt"
 	"math"
 	"runtime"
 	"time"
@@ -29,7 +28,12 @@ func Current() int { return runtime.GOMAXPROCS(0) }
 func Run(ctx context.Context, cfg Config, log zerolog.Logger, onChange func(n int)) {
 	apply := func() error { return nil }
 	if cfg.Mode == "automaxprocs" {
-		q := &quota{log: log}
+		q := &quota{set: func(round func(cpus float64) int) (func(), error) {
+			return maxprocs.Set(
+				maxprocs.Logger(func(format string, args ...any) { log.Debug().Msgf(format, args...) }),
+				maxprocs.RoundQuotaFunc(round),
+			)
+		}}
 		defer q.undo()
 		apply = q.apply
 	}
@@ -64,31 +68,29 @@ func follow(ctx context.Context, interval time.Duration, log zerolog.Logger, cur
 
 // quota applies the CPU quota to GOMAXPROCS.
 type quota struct {
-	log   zerolog.Logger
-	first func() // puts back what was there before the first change; nil: nothing was changed
-	set   bool   // the last apply found a quota
+	// set sets GOMAXPROCS to round of the quota, where there is one, and
+	// returns what puts back the value before.
+	set   func(round func(cpus float64) int) (undo func(), err error)
+	first func() // undoes the first change; nil: nothing was changed
+	found bool   // the last apply found a quota
 }
 
 func (q *quota) apply() error {
-	seen := false
-	undo, err := maxprocs.Set(
-		maxprocs.Logger(func(format string, args ...any) { q.log.Debug().Msg(fmt.Sprintf(format, args...)) }),
-		// Only asked where there is a quota, which Set does not say otherwise.
-		maxprocs.RoundQuotaFunc(func(cpus float64) int {
-			seen = true
-			return int(math.Floor(cpus))
-		}),
-	)
+	found := false
+	undo, err := q.set(func(cpus float64) int {
+		found = true // set says it in no other way
+		return int(math.Floor(cpus))
+	})
 	if err != nil {
 		return err
 	}
-	if seen && q.first == nil {
+	if found && q.first == nil {
 		q.first = undo
 	}
-	if q.set && !seen {
-		runtime.SetDefaultGOMAXPROCS() // the quota was lifted; Set would leave its last value
+	if q.found && !found {
+		runtime.SetDefaultGOMAXPROCS() // the quota was lifted; set leaves its last value
 	}
-	q.set = seen
+	q.found = found
 	return nil
 }
 

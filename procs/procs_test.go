@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -75,5 +76,45 @@ func TestAnEndedContextStartsNothing(t *testing.T) {
 	follow(ctx, time.Second, zerolog.Nop(), func() int { return 1 }, func() error { looked = true; return nil }, func(int) {})
 	if looked {
 		t.Error("looked at the quota after the end")
+	}
+}
+
+// The quota comes, cannot be read, changes, and is lifted.
+func TestQuotaIsAppliedAndLifted(t *testing.T) {
+	before := Current()
+	defer runtime.GOMAXPROCS(before)
+	runtime.SetDefaultGOMAXPROCS()
+	unlimited := Current()
+	runtime.GOMAXPROCS(7)
+
+	cpus := 0.0 // 0: there is none
+	var fails error
+	q := &quota{set: func(round func(float64) int) (func(), error) {
+		previous := Current()
+		if fails != nil || cpus == 0 {
+			return func() {}, fails
+		}
+		runtime.GOMAXPROCS(max(1, round(cpus)))
+		return func() { runtime.GOMAXPROCS(previous) }, nil
+	}}
+	step := func(what string, quota float64, err error, want int) {
+		t.Helper()
+		cpus, fails = quota, err
+		if got := q.apply(); !errors.Is(got, err) {
+			t.Errorf("%s: err = %v, want %v", what, got, err)
+		}
+		if got := Current(); got != want {
+			t.Errorf("%s: GOMAXPROCS is %d, want %d", what, got, want)
+		}
+	}
+	step("no quota changes nothing", 0, nil, 7)
+	step("rounded down", 2.9, nil, 2)
+	step("never to 0", 0.5, nil, 1)
+	step("not readable: as it was", 4, errors.New("gone"), 1)
+	step("raised", 4, nil, 4)
+	step("lifted: Go decides", 0, nil, unlimited)
+	q.undo()
+	if got := Current(); got != 7 {
+		t.Errorf("at the end GOMAXPROCS is %d, want 7 as before", got)
 	}
 }
