@@ -266,7 +266,7 @@ func TestDialerClosesWhatItCannotUse(t *testing.T) {
 	if _, err := d.DialContext(ctx, "tcp", "host:1"); !errors.Is(err, context.Canceled) {
 		t.Errorf("err = %v, want that of the context", err)
 	}
-	if _, err := server.Read(make([]byte, 1)); err != io.EOF {
+	if _, err := server.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 		t.Errorf("the connection is still open: %v", err)
 	}
 	if _, err := d.DialContext(t.Context(), "tcp", "no-port"); err == nil {
@@ -307,7 +307,7 @@ func TestConfigNamesTheKeyAtFault(t *testing.T) {
 				t.Fatalf("Config = %v, %v", cfg, err)
 			}
 			var errs []error
-			if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // the joined errors themselves are looked at
+			if joined, ok := err.(interface{ Unwrap() []error }); ok {
 				errs = joined.Unwrap()
 			}
 			if len(errs) != len(tt.keys) {
