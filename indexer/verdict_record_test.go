@@ -1,6 +1,6 @@
 //go:build record
 
-package indexer
+package indexer_test
 
 import (
 	"bytes"
@@ -56,6 +56,16 @@ type recorder struct {
 	url, password string
 	auth          string
 	out           []recorded
+}
+
+// recorded is as in verdict_test.go.
+type recorded struct {
+	Name    string            `json:"name"`
+	Request []string          `json:"request"`
+	Actions int               `json:"actions"`
+	Status  int               `json:"status"`
+	Header  map[string]string `json:"header"`
+	Answer  string            `json:"answer"`
 }
 
 type call struct{ method, path, body string }

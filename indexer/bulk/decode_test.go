@@ -413,6 +413,20 @@ func TestCompressor(t *testing.T) {
 	}
 }
 
+func TestDecodeDoesNotAllocate(t *testing.T) {
+	a := []byte(answer(true, okIndex, okIndex, gone, conflict, okUpdate, refused))
+	visits := 0
+	visit := func(int, Item) { visits++ }
+	n := testing.AllocsPerRun(100, func() {
+		if _, err := Decode(a, 6, visit); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if n != 0 || visits == 0 {
+		t.Errorf("%v allocations, %d visits", n, visits)
+	}
+}
+
 func BenchmarkDecode(b *testing.B) {
 	const n = 4000
 	run := func(name string, failed bool, item func(i int) string) {
