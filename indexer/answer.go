@@ -68,7 +68,8 @@ func (w *worker) process(b *batch) (goOn bool) {
 	switch v.kind {
 	case requestAnswered:
 		x.resume()
-		b.unanswered, b.isolating, b.pause = 0, b.isolating && len(b.parts) > 1, 0
+		x.heard(b)
+		b.isolating, b.pause = b.isolating && len(b.parts) > 1, 0
 		throttled, reload = w.settle(now, b, shares, failures)
 		b.parts = b.parts[:len(b.parts)-1]
 		b.resend = true

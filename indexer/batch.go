@@ -58,6 +58,7 @@ type batch struct {
 	pause      time.Duration
 	unanswered int                // tries of the part at hand without an answer, in a row
 	answeredBy uint64             // answers to others when the first of them began
+	lives      uint64             // Indexer.lives then
 	isolating  bool               // a part of it was split for want of an answer
 	marks      map[*target]uint64 // target.accepted when the whole was refused first
 	probesAll  bool               // it is out although all is held

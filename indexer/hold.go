@@ -28,6 +28,7 @@ func (x *Indexer) unhold(t *target) {
 	t.hold = nil
 	x.recovered(t)
 	x.activate(t)
+	x.countHeld()
 }
 
 // recovered ends a target's back-off.
@@ -100,8 +101,20 @@ func (x *Indexer) sendAgain(now time.Time, b *batch, asked time.Duration) {
 	x.wakeAt(b.due)
 }
 
+// silentTries without an answer make a batch suspect.
+const silentTries = 2
+
+// heard ends a batch's run of tries without an answer.
+func (x *Indexer) heard(b *batch) {
+	if b.unanswered >= silentTries {
+		x.silent--
+	}
+	b.unanswered = 0
+}
+
 // alive notes that the server answers.
 func (x *Indexer) alive(now time.Time) {
+	x.lives++
 	if x.outage {
 		x.outage = false
 		x.log.Info().Msg("Elasticsearch answers again")
@@ -111,7 +124,7 @@ func (x *Indexer) alive(now time.Time) {
 
 // noAnswer handles a request of which it is unknown what came of it: the same
 // actions are sent again, for ever. A request that is never answered while
-// others to its targets are is split until the record that spoils it is alone.
+// others are is split until the record that spoils it is alone.
 func (w *worker) noAnswer(now time.Time, b *batch, v requestVerdict) (goOn bool) {
 	x := w.x
 	answered := uint64(0)
@@ -123,24 +136,31 @@ func (w *worker) noAnswer(now time.Time, b *batch, v requestVerdict) (goOn bool)
 		}
 	}
 	if b.unanswered == 0 {
-		b.answeredBy = answered
+		b.answeredBy, b.lives = answered, x.lives
 	}
-	b.unanswered++
+	if b.unanswered++; b.unanswered == silentTries {
+		x.silent++
+	}
 	x.log.Debug().Str("type", v.errorType).Int("actions", len(b.sent)).Int("tries", b.unanswered).
 		Msg("bulk request without a usable answer; it is sent again")
 	if v.status == 0 {
 		x.watch(v.errorType)
 	}
-	suspect := answered > b.answeredBy && (b.unanswered >= 2 || b.isolating)
+	// Where others to its targets cannot be answered, because they are behind
+	// this one, a sign of life must do.
+	suspect := answered > b.answeredBy && (b.unanswered >= silentTries || b.isolating) ||
+		x.lives > b.lives && b.unanswered > silentTries
 	switch {
 	case !suspect:
 		x.sendAgain(now, b, 0)
 		return false
 	case len(b.sent) > 1:
-		b.isolating, b.unanswered = true, 0
+		b.isolating = true
+		x.heard(b)
 		b.split()
 		return true
 	}
+	x.heard(b)
 	w.alone(now, b, func(next *waiting) {
 		if !next.blocked {
 			next.blocked = true
@@ -304,6 +324,7 @@ func (x *Indexer) letGo(b *batch) {
 		w.blocked = false
 		x.blockedOn--
 	}
+	x.heard(b)
 	x.inFlight--
 	x.recycle(b)
 }

@@ -30,6 +30,10 @@ type Options struct {
 	// MaxShare of a target's records within five minutes may be rejected
 	// before the target is held. 0 switches that off.
 	MaxShare memory.Share
+	// HeldBytes is how much the actions of held targets may fill before Add
+	// waits, whatever its target: the records behind it are of all targets.
+	// 0: no bound of its own.
+	HeldBytes int64
 	// Gate says whether a request may start; it must not block. While it does
 	// not, nothing is sent: an owner without heartbeats may have lost its
 	// partitions to another.
@@ -87,11 +91,14 @@ type Indexer struct {
 	bodyLimit int64  // most wire bytes of one request; learnt from 413
 	holdAll   string // why nothing is sent
 	holdSince time.Time
-	probeAt   time.Time // when the next request may go although all is held
-	probing   bool      // one is out
-	refusedOf *target   // of the last lone action whose request was refused; nil once anything is accepted
-	outage    bool      // the server does not answer
-	blockedOn int       // actions whose request is never answered
+	probeAt   time.Time     // when the next request may go although all is held
+	probing   bool          // one is out
+	refusedOf *target       // of the last lone action whose request was refused; nil once anything is accepted
+	outage    bool          // the server does not answer
+	lives     uint64        // signs of life of the server
+	silent    int           // batches that were not answered silentTries times or more
+	heldOver  chan struct{} // closed and nil when held targets are below their share
+	blockedOn int           // actions whose request is never answered
 }
 
 // New returns a running indexer.
@@ -251,11 +258,44 @@ func (x *Indexer) publish(t *target, slot int, c *chunk) {
 	t.lane(uint64(slot), slot < laneCount).push(c)
 	x.activate(t)
 	x.unseen += int64(len(c.wire))
-	if x.unseen >= int64(x.cfg.FlushBytes)/4 || x.starved > 0 || x.draining > 0 {
+	if x.unseen >= int64(x.cfg.FlushBytes)/4 || x.full(t.readyBytes, t.readyDocs) || x.starved > 0 || x.draining > 0 {
 		x.unseen = 0
 		x.cond.Signal()
 	}
 	x.wakeAt(c.born.Add(x.cfg.FlushInterval))
+	if t.hold != nil {
+		x.countHeld()
+	}
+}
+
+// countHeld looks whether held targets have filled their share.
+func (x *Indexer) countHeld() {
+	if x.opt.HeldBytes == 0 {
+		return
+	}
+	var held int64
+	for _, t := range x.active {
+		if t.hold != nil {
+			held += t.readyBytes + t.waitBytes
+		}
+	}
+	switch over := held > x.opt.HeldBytes; {
+	case over && x.heldOver == nil:
+		x.heldOver = make(chan struct{})
+		x.log.Warn().Int64("bytes", held).
+			Msg("held targets fill their share of memory (memory.held_share): reading pauses until one is released")
+	case !over && x.heldOver != nil:
+		close(x.heldOver)
+		x.heldOver = nil
+	}
+}
+
+// heldFull returns a channel that is closed when held targets are below their
+// share again; nil: they are.
+func (x *Indexer) heldFull() <-chan struct{} {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.heldOver
 }
 
 func (x *Indexer) activate(t *target) {
@@ -362,6 +402,7 @@ func (x *Indexer) forgetWaiting(src *source, r *reports) {
 		}
 		x.activate(t)
 	}
+	x.countHeld()
 	for _, b := range x.delayed {
 		for _, f := range b.refs {
 			if e := f.entry(); !e.done && mine(e) {

@@ -55,17 +55,17 @@ func add(t *testing.T, w *Writer, a *Action) {
 	}
 }
 
-// wait lets virtual time pass until the source has heard of n actions.
+// waitFor lets virtual time pass until the source has heard of n actions.
 func waitFor(t *testing.T, x *Indexer, rec *recorder, n int) {
 	t.Helper()
-	for range 24 * 3600 {
+	for range 2 * 3600 {
 		if rec.count() >= n {
 			return
 		}
 		time.Sleep(time.Second)
 	}
 	defer x.Close()
-	t.Fatalf("heard of %d actions of %d after a day; status %+v", rec.count(), n, x.Status())
+	t.Fatalf("heard of %d actions of %d after two hours; status %+v", rec.count(), n, x.Status())
 }
 
 func closeAll(t *testing.T, x *Indexer) {

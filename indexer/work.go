@@ -68,7 +68,7 @@ func (x *Indexer) next() *batch {
 			}
 		default:
 			b := x.dueDelayed(now)
-			if b == nil && x.inFlight < x.limiter.current() {
+			if b == nil && x.inFlight < x.permits() {
 				var wake time.Time
 				if b, wake = x.claim(now); b == nil {
 					x.wakeAt(wake)
@@ -89,6 +89,16 @@ func (x *Indexer) next() *batch {
 		}
 		x.cond.Wait()
 	}
+}
+
+// permits returns how many batches may be under way. One more than the limit
+// where none of them is ever answered: what comes of another tells whether it
+// is their fault or the server's.
+func (x *Indexer) permits() int {
+	if x.silent > 0 && x.silent >= x.inFlight {
+		return x.limiter.current() + 1
+	}
+	return x.limiter.current()
 }
 
 // dueDelayed takes a batch whose next try is due.

@@ -145,6 +145,14 @@ func (w *Writer) target(name string) *openTarget {
 }
 
 func (w *Writer) chunk(ctx context.Context, n int) (*chunk, error) {
+	for full := w.x.heldFull(); full != nil; full = w.x.heldFull() {
+		w.Publish()
+		select {
+		case <-full:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
 	if c := w.x.chunks.try(n, w.x.reserve); c != nil {
 		return c, nil
 	}

@@ -1,0 +1,571 @@
+package indexer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluicehq/sluice/indexer/bulk"
+	"github.com/sluicehq/sluice/memory"
+)
+
+// rig sets up an indexer with one writer and one source in a bubble.
+func rig(t *testing.T, change func(*Config, *Options), f func(s *server, x *Indexer, w *Writer, rec *recorder)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		cfg, opt := testConfig(), testOptions(s)
+		if change != nil {
+			change(&cfg, &opt)
+		}
+		x := New(cfg, opt)
+		f(s, x, x.NewWriter(), newRecorder(t))
+		closeAll(t, x)
+	})
+}
+
+func TestFlushes(t *testing.T) {
+	rig(t, nil, func(s *server, x *Indexer, w *Writer, rec *recorder) {
+		add(t, w, index(rec, 1, "a", "1", `{}`))
+		w.Publish()
+		time.Sleep(900 * time.Millisecond)
+		synctest.Wait()
+		if rec.count() != 0 {
+			t.Error("sent before flush_interval")
+		}
+		time.Sleep(200 * time.Millisecond)
+		synctest.Wait()
+		if rec.got[1] != Indexed {
+			t.Error("not sent after flush_interval")
+		}
+		for seq := range uint64(1000) {
+			add(t, w, index(rec, 10+seq, "a", fmt.Sprint(seq), `{}`))
+		}
+		w.Publish()
+		synctest.Wait()
+		if rec.count() != 1001 {
+			t.Errorf("flush_documents reached: %d reported", rec.count())
+		}
+		big := `{"x":"` + strings.Repeat("y", 40<<10) + `"}`
+		add(t, w, index(rec, 5000, "a", "x", big))
+		add(t, w, index(rec, 5001, "a", "y", big))
+		w.Publish()
+		synctest.Wait()
+		if rec.count() != 1003 {
+			t.Errorf("flush_bytes reached: %d reported", rec.count())
+		}
+	})
+}
+
+// What waits for another try closes its own id only: later actions on it come
+// after, others of its lane go on.
+func TestOnlyTheOwnIDIsClosed(t *testing.T) {
+	rig(t, nil, func(s *server, x *Indexer, w *Writer, rec *recorder) {
+		busy := true
+		s.item = func(a action) *fault {
+			if a.id == "hot" && busy {
+				return &fault{400, "strict_dynamic_mapping_exception", "first try"}
+			}
+			return nil
+		}
+		add(t, w, index(rec, 1, "a", "hot", `{"v":1}`))
+		add(t, w, index(rec, 2, "a", "cold", `{}`))
+		w.Publish()
+		time.Sleep(1001 * time.Millisecond)
+		synctest.Wait()
+		busy = false
+		add(t, w, index(rec, 3, "a", "hot", `{"v":2}`))
+		w.Publish()
+		waitFor(t, x, rec, 3)
+		if s.docs["a/hot"] != `{"v":2}` || rec.got[1] != Indexed || s.applied["a/hot"] != 2 {
+			t.Errorf("holds %s, applied %d times", s.docs["a/hot"], s.applied["a/hot"])
+		}
+	})
+}
+
+// The earlier of two actions on one id in one request is not sent again when
+// the later was written.
+func TestSupersededIsStale(t *testing.T) {
+	rig(t, nil, func(s *server, x *Indexer, w *Writer, rec *recorder) {
+		s.item = func(a action) *fault {
+			if strings.Contains(a.body, "first") {
+				return &fault{429, "es_rejected_execution_exception", "full"}
+			}
+			return nil
+		}
+		add(t, w, index(rec, 1, "a", "id", `{"v":"first"}`))
+		add(t, w, remove(rec, 2, "a", "id"))
+		w.Publish()
+		waitFor(t, x, rec, 2)
+		if rec.got[1] != Stale || rec.got[2] != Deleted || len(s.docs) != 0 {
+			t.Errorf("outcomes %v, docs %v", rec.got, s.docs)
+		}
+	})
+}
+
+// One action per id and request for updates, whose outcome depends on what is
+// stored.
+func TestOneUpdatePerRequest(t *testing.T) {
+	rig(t, nil, func(s *server, x *Indexer, w *Writer, rec *recorder) {
+		for seq := range uint64(5) {
+			a := index(rec, seq, "a", "id", fmt.Sprintf(`{"v":%d}`, seq))
+			a.Op = bulk.Upsert
+			add(t, w, a)
+		}
+		w.Publish()
+		waitFor(t, x, rec, 5)
+		if !slices.Equal(s.sizes, []int{1, 1, 1, 1, 1}) || s.docs["a/id"] != `{"doc_as_upsert":true,"doc":{"v":4}}` {
+			t.Errorf("requests of %v actions, holds %s", s.sizes, s.docs["a/id"])
+		}
+	})
+}
+
+// A refused request is split in a way that costs O(log n) requests a bad
+// record.
+func TestSplitting(t *testing.T) {
+	rig(t, nil, func(s *server, x *Indexer, w *Writer, rec *recorder) {
+		s.before = func(r *request) *http.Response {
+			if slices.ContainsFunc(r.actions, func(a action) bool { return a.id == "500" }) {
+				return answer(400, `{"error":{"type":"illegal_argument_exception","reason":"no"},"status":400}`)
+			}
+			return nil
+		}
+		for seq := range uint64(1000) {
+			add(t, w, index(rec, seq, "a", fmt.Sprint(seq), `{}`))
+		}
+		w.Publish()
+		waitFor(t, x, rec, 1000)
+		if r := rec.rejected[500]; len(rec.rejected) != 1 || r == nil ||
+			r.Status != 400 || r.Type != "illegal_argument_exception" || string(r.Meta) != "m500" || string(r.Body) != "{}" {
+			t.Errorf("rejected %+v", rec.rejected)
+		}
+		if s.requests > 25 {
+			t.Errorf("%d requests for one bad record of 1000", s.requests)
+		}
+	})
+}
+
+// 413: split to fit, the one record that never fits is rejected, what fits is
+// learnt.
+func TestTooLarge(t *testing.T) {
+	rig(t, func(c *Config, _ *Options) { c.FlushBytes = 1 << 20; c.FlushDocuments = 100000 },
+		func(s *server, x *Indexer, w *Writer, rec *recorder) {
+			s.refuseOver = 256 << 10
+			pad := strings.Repeat("x", 4<<10)
+			for seq := range uint64(1000) {
+				body := fmt.Sprintf(`{"p":%q}`, pad)
+				if seq == 77 {
+					body = fmt.Sprintf(`{"p":%q}`, strings.Repeat("y", 300<<10))
+				}
+				add(t, w, index(rec, seq, "a", fmt.Sprint(seq), body))
+			}
+			w.Publish()
+			waitFor(t, x, rec, 1000)
+			if len(rec.rejected) != 1 || rec.rejected[77] == nil || rec.rejected[77].Status != 413 {
+				t.Errorf("rejected %v", rec.rejected)
+			}
+			if x.bodyLimit > 256<<10 {
+				t.Errorf("limit %d is not learnt", x.bodyLimit)
+			}
+		})
+}
+
+// A record whose request is never answered is isolated, the others go on; it is
+// never rejected by time, and an operator can skip it.
+func TestNeverAnswered(t *testing.T) {
+	rig(t, nil, func(s *server, x *Indexer, w *Writer, rec *recorder) {
+		s.fail = func(r *request) error {
+			if slices.ContainsFunc(r.actions, func(a action) bool { return a.id == "13" }) {
+				return errReset
+			}
+			return nil
+		}
+		for seq := range uint64(200) {
+			add(t, w, index(rec, seq, "a", fmt.Sprint(seq), `{}`))
+		}
+		w.Publish()
+		for i := range uint64(300) {
+			time.Sleep(time.Second)
+			add(t, w, index(rec, 1000+i, "a", fmt.Sprint("other", i), `{}`))
+			w.Publish()
+		}
+		waitFor(t, x, rec, 499)
+		if got := x.Status(); got.BlockedOn != 1 {
+			t.Errorf("status %+v", got)
+		}
+		time.Sleep(time.Hour)
+		if len(rec.rejected) != 0 {
+			t.Error("rejected by time")
+		}
+		for range 100 { // it may be on the wire
+			if x.Skip(rec, 13) {
+				break
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		if r := rec.rejected[13]; r == nil || r.Type != "skipped" {
+			t.Errorf("rejected %+v", rec.rejected)
+		}
+		if got := x.Status(); got.BlockedOn != 0 {
+			t.Errorf("status %+v", got)
+		}
+	})
+}
+
+// A blocked target waits alone, with one probe a second, and resumes by itself.
+func TestHeldTarget(t *testing.T) {
+	rig(t, nil, func(s *server, x *Indexer, w *Writer, rec *recorder) {
+		blocked, tries := true, 0
+		s.item = func(a action) *fault {
+			if a.target == "full" && blocked {
+				tries++
+				return &fault{429, "cluster_block_exception", "disk usage exceeded flood-stage watermark"}
+			}
+			return nil
+		}
+		for seq := range uint64(500) {
+			add(t, w, index(rec, seq, "full", fmt.Sprint(seq), `{}`))
+			add(t, w, index(rec, 1000+seq, "free", fmt.Sprint(seq), `{}`))
+		}
+		w.Publish()
+		waitFor(t, x, rec, 500)
+		count := func() int { return locked(&s.mu, func() int { return tries }) }
+		first := count()
+		time.Sleep(10 * time.Minute)
+		if n := count() - first; n > 600 || n < 300 {
+			t.Errorf("%d tries in ten minutes", n)
+		}
+		if st := x.Status(); len(st.Held) != 1 || st.Held[0].Target != "full" || st.Held[0].Type != "cluster_block_exception" {
+			t.Errorf("status %+v", st)
+		}
+		s.mu.Lock()
+		blocked = false
+		s.mu.Unlock()
+		time.Sleep(3 * time.Second)
+		synctest.Wait()
+		if rec.count() != 1000 || len(rec.rejected) != 0 || len(x.Status().Held) != 0 {
+			t.Errorf("%d reported, %d rejected", rec.count(), len(rec.rejected))
+		}
+	})
+}
+
+// Too many rejections hold the target instead of emptying it into the dead
+// letters, until 100 probes in a row are accepted.
+func TestRejectionBreaker(t *testing.T) {
+	rig(t, nil, func(s *server, x *Indexer, w *Writer, rec *recorder) {
+		wrong := true
+		s.item = func(a action) *fault {
+			if wrong {
+				return &fault{400, "document_parsing_exception", "wrong mapping"}
+			}
+			return nil
+		}
+		for seq := range uint64(20_000) {
+			add(t, w, index(rec, seq, "a", fmt.Sprint(seq), `{}`))
+		}
+		w.Publish()
+		time.Sleep(time.Hour)
+		if n := len(rec.rejected); n < 1000 || n > 6000 {
+			t.Errorf("%d rejected", n)
+		}
+		if st := x.Status(); len(st.Held) != 1 {
+			t.Errorf("status %+v", st)
+		}
+		rejected := len(rec.rejected)
+		s.mu.Lock()
+		wrong = false
+		s.mu.Unlock()
+		waitFor(t, x, rec, 20_000)
+		if len(rec.rejected) != rejected {
+			t.Errorf("%d rejected while held", len(rec.rejected)-rejected)
+		}
+	})
+}
+
+func TestReleaseByHand(t *testing.T) {
+	rig(t, nil, func(s *server, x *Indexer, w *Writer, rec *recorder) {
+		wrong := true
+		s.item = func(action) *fault {
+			if wrong {
+				return &fault{400, "document_parsing_exception", "wrong mapping"}
+			}
+			return nil
+		}
+		for seq := range uint64(5000) {
+			add(t, w, index(rec, seq, "a", fmt.Sprint(seq), `{}`))
+		}
+		w.Publish()
+		time.Sleep(time.Minute)
+		s.mu.Lock()
+		wrong = false
+		s.mu.Unlock()
+		if x.Release("b") || !x.Release("a") {
+			t.Error("release")
+		}
+		synctest.Wait()
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if rec.count() != 5000 {
+			t.Errorf("%d reported", rec.count())
+		}
+	})
+}
+
+// A server that refuses the credentials gets one request a second; nothing is
+// rejected, and everything goes on when it changes its mind.
+func TestCredentials(t *testing.T) {
+	reloads := 0
+	rig(t, func(_ *Config, o *Options) { o.Reload = func() { reloads++ } },
+		func(s *server, x *Indexer, w *Writer, rec *recorder) {
+			out := true
+			s.before = func(*request) *http.Response {
+				if out {
+					return answer(401, `{"error":{"type":"security_exception","reason":"x"},"status":401}`)
+				}
+				return nil
+			}
+			for seq := range uint64(5000) {
+				add(t, w, index(rec, seq, "a", fmt.Sprint(seq), `{}`))
+			}
+			w.Publish()
+			time.Sleep(time.Minute)
+			if st := x.Status(); st.HoldAll == "" || s.requests > 70 || reloads == 0 {
+				t.Errorf("%d requests, %d reloads, status %+v", s.requests, reloads, st)
+			}
+			s.mu.Lock()
+			out = false
+			s.mu.Unlock()
+			time.Sleep(10 * time.Second)
+			synctest.Wait()
+			if rec.count() != 5000 || x.Status().HoldAll != "" {
+				t.Errorf("%d reported", rec.count())
+			}
+		})
+}
+
+// A wrong path or a proxy refuses everything: nothing may be rejected.
+func TestEverythingRefused(t *testing.T) {
+	rig(t, nil, func(s *server, x *Indexer, w *Writer, rec *recorder) {
+		s.before = func(*request) *http.Response { return answer(400, "Bad Request") }
+		for seq := range uint64(100) {
+			add(t, w, index(rec, seq, fmt.Sprint("t", seq%3), fmt.Sprint(seq), `{}`))
+		}
+		w.Publish()
+		time.Sleep(time.Hour)
+		if len(rec.rejected) != 0 {
+			t.Errorf("%d rejected", len(rec.rejected))
+		}
+		if x.Status().HoldAll == "" {
+			t.Error("not all is held")
+		}
+		s.mu.Lock()
+		s.before = nil
+		s.mu.Unlock()
+		waitFor(t, x, rec, 100)
+		if len(rec.rejected) != 0 {
+			t.Errorf("%d rejected", len(rec.rejected))
+		}
+	})
+}
+
+// Drain sends what is queued and gives up what waits; after Drop nothing of
+// the source is sent or reported.
+func TestDrainAndDrop(t *testing.T) {
+	rig(t, nil, func(s *server, x *Indexer, w *Writer, rec *recorder) {
+		other := newRecorder(t)
+		s.item = func(a action) *fault {
+			if a.target == "held" {
+				return &fault{403, "cluster_block_exception", "blocked"}
+			}
+			return nil
+		}
+		for seq := range uint64(10) {
+			add(t, w, index(rec, seq, "held", fmt.Sprint(seq), `{}`))
+			add(t, w, index(other, seq, "held", fmt.Sprint("o", seq), `{}`))
+		}
+		w.Publish()
+		time.Sleep(5 * time.Second)
+		add(t, w, index(rec, 10, "free", "x", `{}`))
+		w.Publish()
+		x.Drain(rec)
+		synctest.Wait()
+		time.Sleep(10 * time.Millisecond)
+		synctest.Wait()
+		if rec.count() != 11 || rec.got[10] != Indexed || rec.got[3] != Abandoned || other.count() != 0 {
+			t.Errorf("reported %v, other %v", rec.got, other.got)
+		}
+		x.Drop(rec)
+		third := newRecorder(t)
+		s.latency = func() time.Duration { return time.Second }
+		add(t, w, index(third, 1, "free", "1", `{}`))
+		w.Publish()
+		x.Drop(third)
+		add(t, w, index(third, 2, "free", "2", `{}`))
+		w.Publish()
+		x.Drop(other)
+		time.Sleep(time.Minute)
+		if third.got[1] != 0 || s.applied["free/1"] != 0 {
+			t.Error("sent after it was dropped")
+		}
+	})
+}
+
+// Whoever waits for memory waits with its context, and goes on as soon as
+// something was acknowledged.
+func TestMemory(t *testing.T) {
+	rig(t, func(_ *Config, o *Options) { o.Budget = memory.New(1 << 20) },
+		func(s *server, x *Indexer, w *Writer, rec *recorder) {
+			down := true
+			s.fail = func(*request) error {
+				if down {
+					return errReset
+				}
+				return nil
+			}
+			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+			defer cancel()
+			body := fmt.Sprintf(`{"p":%q}`, strings.Repeat("x", 1000))
+			n := uint64(0)
+			var err error
+			for ; err == nil; n++ {
+				err = w.Add(ctx, index(rec, n, "a", fmt.Sprint(n), body))
+			}
+			if !errors.Is(err, context.DeadlineExceeded) {
+				t.Error(err)
+			}
+			if used := x.opt.Budget.Used(); used > 1<<20+64<<10 {
+				t.Errorf("%d bytes taken of 1 MiB", used)
+			}
+			s.mu.Lock()
+			down = false
+			s.mu.Unlock()
+			for ; n < 5000; n++ {
+				add(t, w, index(rec, n, "a", fmt.Sprint(n), body))
+			}
+			w.Publish()
+			waitFor(t, x, rec, 4999) // all but the one that was not taken
+		})
+}
+
+// Held targets fill their share, then everybody waits, until one is released.
+func TestHeldShare(t *testing.T) {
+	rig(t, func(_ *Config, o *Options) { o.HeldBytes = 256 << 10 },
+		func(s *server, x *Indexer, w *Writer, rec *recorder) {
+			blocked := true
+			s.item = func(a action) *fault {
+				if a.target == "held" && blocked {
+					return &fault{403, "cluster_block_exception", "blocked"}
+				}
+				return nil
+			}
+			body := fmt.Sprintf(`{"p":%q}`, strings.Repeat("x", 1000))
+			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+			defer cancel()
+			n := uint64(0)
+			var err error
+			for ; err == nil && n < 10_000; n++ {
+				err = w.Add(ctx, index(rec, n, []string{"held", "free"}[n%2], fmt.Sprint(n), body))
+				if n%10 == 0 {
+					time.Sleep(10 * time.Millisecond)
+					w.Publish()
+				}
+			}
+			if !errors.Is(err, context.DeadlineExceeded) || n < 400 || n > 1500 {
+				t.Errorf("%v after %d", err, n)
+			}
+			s.mu.Lock()
+			blocked = false
+			s.mu.Unlock()
+			add(t, w, index(rec, 20_000, "free", "x", body))
+			w.Publish()
+			waitFor(t, x, rec, int(n))
+		})
+}
+
+// A closed gate keeps everything back.
+func TestGate(t *testing.T) {
+	open := false
+	rig(t, func(_ *Config, o *Options) { o.Gate = func() bool { return open } },
+		func(s *server, x *Indexer, w *Writer, rec *recorder) {
+			add(t, w, index(rec, 1, "a", "1", `{}`))
+			w.Publish()
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			if s.requests != 0 {
+				t.Error("sent through a closed gate")
+			}
+			x.mu.Lock()
+			open = true
+			x.mu.Unlock()
+			time.Sleep(time.Second)
+			synctest.Wait()
+			if rec.count() != 1 {
+				t.Error("not sent")
+			}
+		})
+}
+
+// Workers retire and join between batches.
+func TestResize(t *testing.T) {
+	rig(t, nil, func(s *server, x *Indexer, w *Writer, rec *recorder) {
+		n := uint64(0)
+		for _, size := range []int{1, 8, 0, 3} {
+			x.Resize(size)
+			for range 300 {
+				add(t, w, index(rec, n, "a", fmt.Sprint(n), `{}`))
+				n++
+			}
+			w.Publish()
+			time.Sleep(2 * time.Second)
+			synctest.Wait()
+			if got := x.Status().Indexers; got != max(1, size) {
+				t.Errorf("%d indexers, want %d", got, size)
+			}
+		}
+		waitFor(t, x, rec, int(n))
+	})
+}
+
+// One lane of a target may be in many requests' way for long: the others use
+// all permits.
+func TestParallel(t *testing.T) {
+	rig(t, func(c *Config, _ *Options) { c.FlushDocuments = 50 },
+		func(s *server, x *Indexer, w *Writer, rec *recorder) {
+			s.latency = func() time.Duration { return time.Second }
+			most := 0
+			s.before = func(*request) *http.Response {
+				if n := len(s.inFlight); n > most {
+					most = n
+				}
+				return nil
+			}
+			for n := range uint64(20000) {
+				add(t, w, index(rec, n, "a", fmt.Sprint(n), `{}`))
+			}
+			w.Publish()
+			start := time.Now()
+			waitFor(t, x, rec, 20000)
+			if took := time.Since(start); took > 100*time.Second {
+				t.Errorf("400 requests of 1 s took %v with 8 permits", took)
+			}
+		})
+}
+
+func TestAddDoesNotAllocate(t *testing.T) {
+	s := newServer(t)
+	x := New(testConfig(), testOptions(s))
+	defer x.Close()
+	w := x.NewWriter()
+	rec := newRecorder(t)
+	a := index(rec, 1, "a", "some id", `{"a":1}`)
+	add(t, w, a)
+	if n := testing.AllocsPerRun(20, func() { _ = w.Add(context.Background(), a) }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
