@@ -121,7 +121,7 @@ var (
 	problemNotJSON       = &problem{TypeInvalidJSON, "the value is not JSON"}
 	problemNotUTF8       = &problem{TypeNotUTF8, "the value is not UTF-8"}
 	problemTooDeep       = &problem{TypeTooDeep, "the value is nested too deep"}
-	problemFieldName     = &problem{TypeFieldName, "a field's name is empty or blank, or is so between dots"}
+	problemFieldName     = &problem{TypeFieldName, "the name of a field at the top is empty or blank, or is so between dots"}
 	problemMetadata      = &problem{TypeMetadataField, "the document holds a metadata field such as _id"}
 	problemNoID          = &problem{TypeNoID, "what the id is made from is absent or empty"}
 	problemIDNotUTF8     = &problem{TypeIDNotUTF8, "the id is not UTF-8"}

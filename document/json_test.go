@@ -24,7 +24,7 @@ var seeds = []string{
 	"{\"a\":\"\t\"}", "{\"a\":\"\x00\"}", "{\"a\":\"\n\"}", "{\r\n\t\"a\":\n1}\n", `{"a":"\x"}`, `{"a":"\u12g4"}`, `{"a":"\ud800"}`, `{"a":"\ude00\ud83d"}`, `{"a":"\ud83d\u0041"}`, `{"a":"\`,
 	"{\"a\":\"\xb8\"}", "{\"a\":\"\xed\xa0\x80\"}", "{\"a\":\"\xc0\x80\"}", "\xef\xbb\xbf{\"a\":1}", "{\xef\xbb\xbf\"a\":1}",
 	`1`, `"x"`, `null`, `[]`, `[{}]`, ``, ` `, `{a:1}`, `{'a':1}`, `{"a":1/*c*/}`, `{"a":{/*"*/},"id":1}`,
-	`{"":1}`, `{" ":1}`, `{".a":1}`, `{"a.":1}`, `{"a..b":1}`, `{"a. .b":1}`, `{"a.b":1}`, `{"b":{"":1}}`, `{"\u002e":1}`, `{"_id":1}`, `{"\u005fid":1}`, `{"a":{"_id":1}}`, `{"_x":1}`,
+	`{"":1}`, `{" ":1}`, `{".a":1}`, `{"a.":1}`, `{"..":1}`, `{"a..b":1}`, `{"a. .b":1}`, `{"a.b":1}`, `{"b":{"":1}}`, `{"\u002e":1}`, `{"_id":1}`, `{"\u005fid":1}`, `{"a":{"_id":1}}`, `{"_x":1}`,
 	strings.Repeat(`{"a":`, 20) + `1` + strings.Repeat(`}`, 20), strings.Repeat(`{"a":`, 21) + `1` + strings.Repeat(`}`, 21), `{"a":` + strings.Repeat(`[`, 63) + strings.Repeat(`]`, 63) + `}`,
 }
 
@@ -44,8 +44,8 @@ func judge(b []byte, maxDepth int) (ok, metadata bool) {
 		}
 		top := len(levels) - 1
 		if name, isString := token.(string); isString && top >= 0 && levels[top].object && levels[top].atName {
-			for part := range strings.SplitSeq(name, ".") {
-				if strings.Trim(part, " \t\r\n") == "" {
+			for part := range strings.SplitSeq(strings.TrimRight(name, "."), ".") {
+				if top == 0 && strings.Trim(part, " \t\r\n") == "" {
 					return false, false
 				}
 			}

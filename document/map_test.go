@@ -327,7 +327,11 @@ func TestBadValues(t *testing.T) {
 		{`{"":1}`, "pass", "bad_field_name"},
 		{`{" ":1}`, "pass", "bad_field_name"},
 		{`{".a":1}`, "pass", "bad_field_name"},
-		{`{"a.":1}`, "pass", "bad_field_name"},
+		{`{"a.":1}`, "pass", "pass"}, // the server takes it
+		{`{"..":1}`, "pass", "bad_field_name"},
+		{`{"a. .b":1}`, "pass", "bad_field_name"},
+		{`{"x":{"":1}}`, "pass", "pass"}, // x may be disabled or flattened
+		{`{"_type":1}`, "pass", "pass"},
 		{`{"a..b":1}`, "pass", "bad_field_name"},
 		{`{"a.b":1,"a":{"c":1}}`, "pass", "pass"},
 		{`{"a":1,"a":2}`, "pass", "pass"},
@@ -535,7 +539,7 @@ var benchmarks = []struct {
 }
 
 func benchRecord() *kgo.Record {
-	rec := record("customer-000123", `{"@version":"1","message":"`+strings.Repeat(`hello \"world\" `, 50)+`","n":[1,2.5,{"a":true}],"tags":["a","b"],"id":"x-1","url":"`+strings.Repeat("abcdefgh", 15)+`"}`, "c", "Acme")
+	rec := record("customer-000123", `{"@version":"1","host.name":"h","message":"`+strings.Repeat(`hello \"world\" `, 50)+`","n":[1,2.5,{"a":true}],"tags":["a","b"],"id":"x-1","url":"`+strings.Repeat("abcdefgh", 15)+`"}`, "c", "Acme")
 	rec.Timestamp = time.Now()
 	return rec
 }

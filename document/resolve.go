@@ -392,7 +392,7 @@ func (c *compiler) operation() {
 			c.fail("op", op+" needs an id that comes again", "take ids from key, field or header, or use op: index")
 		}
 		if c.cfg.Pipeline != "" {
-			c.fail("pipeline", "the server runs no pipeline for op: "+op, "use op: index, or no pipeline")
+			c.fail("pipeline", "with op: "+op+" the server runs a pipeline at most where a document is new", "use op: index, or no pipeline")
 		}
 	}
 	c.r.keyed = plan{op: ops[keyed], ordered: true}

@@ -1,6 +1,7 @@
 package document
 
 import (
+	"bytes"
 	"fmt"
 	"unicode/utf8"
 )
@@ -11,8 +12,9 @@ const serverDepth = 1000
 
 // checker checks one JSON object against RFC 8259. Beyond it: the text is
 // UTF-8, escapes name no half surrogate pairs, nothing is deeper than
-// maxDepth, and, with names, no member has a name that the server refuses.
-// Numbers may have any size. Names that occur twice are left to the server.
+// maxDepth, and, with names, no field at the top has a name that the server
+// refuses. Numbers may have any size. Names that occur twice, and names further
+// down, which a disabled or flattened object may have, are left to the server.
 //
 // It needs neither recursion nor memory that grows with the text: one bit a
 // level, kept from call to call.
@@ -125,7 +127,7 @@ func (c *checker) name(b []byte, i, depth int) (int, *problem) {
 	} else if end = checkedString(b, end); end < 0 {
 		return 0, invalidAt(i)
 	}
-	if c.names {
+	if c.names && depth == 1 {
 		name := b[i+1 : end-1]
 		if escaped {
 			c.scratch, _ = unescape(c.scratch[:0], name)
@@ -134,7 +136,7 @@ func (c *checker) name(b []byte, i, depth int) (int, *problem) {
 		if !acceptedName(name) {
 			return 0, problemFieldName
 		}
-		if depth == 1 && name[0] == '_' && isMetadata(name) {
+		if name[0] == '_' && isMetadata(name) {
 			c.metadata = true
 		}
 	}
@@ -228,45 +230,28 @@ func invalidAt(i int) *problem {
 	return &problem{TypeInvalidJSON, fmt.Sprintf("the value is not JSON at byte %d", i)}
 }
 
-// acceptedName reports whether a field may have this name: the server reads
-// dots as levels, and refuses a level without a name or of white space only.
+// acceptedName reports whether the server takes name for a field at the top of
+// a document: it reads dots as levels, passes over those at the end, and
+// refuses a level that is empty or white space.
 func acceptedName(name []byte) bool {
-	if len(name) == 0 {
-		return false
+	if len(name) > 0 && name[0] > ' ' && bytes.IndexByte(name, '.') < 0 {
+		return true
 	}
-	if name[0] <= ' ' {
-		return acceptedLevels(name)
-	}
-	for _, c := range name { // names are short: a call costs more
-		if c == '.' {
-			return acceptedLevels(name)
+	name = bytes.TrimRight(name, ".")
+	for level := range bytes.SplitSeq(name, []byte{'.'}) {
+		if space(level, 0) == len(level) {
+			return false
 		}
 	}
 	return true
 }
 
-// acceptedLevels is acceptedName for the rare name that needs a closer look.
-func acceptedLevels(name []byte) bool {
-	blank := true
-	for _, c := range name {
-		switch {
-		case c == '.':
-			if blank {
-				return false
-			}
-			blank = true
-		case !isSpace(c):
-			blank = false
-		}
-	}
-	return !blank
-}
-
 // isMetadata reports whether name is a metadata field's, which the server
-// refuses inside a document.
+// refuses inside a document. Left out are _doc_count, which a document may
+// hold, and _type, which is an ordinary name from Elasticsearch 8 on.
 func isMetadata(name []byte) bool {
 	switch string(name) {
-	case "_id", "_index", "_type", "_source", "_routing", "_version", "_seq_no", "_ignored",
+	case "_id", "_index", "_source", "_routing", "_version", "_seq_no", "_ignored",
 		"_field_names", "_nested_path", "_tier", "_data_stream_timestamp", "_ignored_source":
 		return true
 	}
