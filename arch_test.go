@@ -34,7 +34,7 @@ var edges = map[string][]string{
 	"indexer":      {"indexer/bulk", "memory"},
 	"deadletter":   {"memory"},
 	"elastic":      {"credentials"},
-	"consumer":     {"document", "indexer", "offsets", "memory", "credentials", "generation", "deadletter"},
+	"consumer":     {"document", "indexer", "indexer/bulk", "offsets", "memory", "credentials", "generation", "deadletter"},
 	"config": {"admin", "consumer", "credentials", "deadletter", "document", "elastic", "indexer",
 		"memory", "partition", "procs"},
 	// The checker must not share an error with what it checks.

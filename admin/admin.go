@@ -92,7 +92,8 @@ type HeldTarget struct {
 type HaltedPartition struct {
 	Topic     string    `json:"topic"`
 	Partition int32     `json:"partition"`
-	Offset    int64     `json:"offset"`
+	Offset    int64     `json:"offset"` // -1: no record in particular
+	Kind      string    `json:"kind"`
 	Reason    string    `json:"reason"`
 	Since     time.Time `json:"since"`
 }

@@ -1,0 +1,127 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluicehq/sluice/admin"
+	"github.com/sluicehq/sluice/deadletter"
+	"github.com/sluicehq/sluice/indexer"
+)
+
+func TestJudge(t *testing.T) {
+	long, short := time.UnixMilli(1000), time.UnixMilli(2000)
+	halted := []admin.HaltedPartition{
+		{Topic: "events", Partition: 1, Offset: 7, Reason: "late", Since: short},
+		{Topic: "events", Partition: 2, Offset: 9, Reason: "first", Since: long},
+	}
+	for name, test := range map[string]struct {
+		view   view
+		state  admin.State
+		reason string // part of it
+		since  time.Time
+	}{
+		"idle":            {view{joined: true}, admin.Running, "", time.Time{}},
+		"not joined":      {view{}, admin.Starting, "Kafka", time.Time{}},
+		"stopping":        {view{stopping: true, indexer: indexer.Status{HoldAll: "401"}}, admin.Stopping, "", time.Time{}},
+		"refused":         {view{joined: true, indexer: indexer.Status{HoldAll: "401", HoldAllSince: 1000}}, admin.Waiting, "401", long},
+		"silent":          {view{joined: true, silent: long, silentReason: "unreachable"}, admin.Waiting, "unreachable", long},
+		"silent at start": {view{silent: long, silentReason: "unreachable"}, admin.Waiting, "unreachable", long},
+		"halted":          {view{joined: true, halted: halted}, admin.Blocked, "events/2 at offset 9 first: first", long},
+		"unanswered":      {view{joined: true, indexer: indexer.Status{BlockedOn: 1}}, admin.Blocked, "1 records", time.Time{}},
+		"halted, and out": {view{joined: true, halted: halted, silent: short}, admin.Waiting, "", short},
+		"letters":         {view{joined: true, letters: deadletter.Status{Alarm: "no topic", Since: long}}, admin.Throttled, "no topic", long},
+		"429":             {view{joined: true, indexer: indexer.Status{Throttled: true}}, admin.Throttled, "turns", time.Time{}},
+		"full":            {view{joined: true, full: true}, admin.Throttled, "memory", time.Time{}},
+		"one target held": {view{joined: true, indexer: indexer.Status{Held: []indexer.HeldTarget{{Target: "a"}}}}, admin.Running, "", time.Time{}},
+	} {
+		state, reason, since := judge(test.view)
+		if state != test.state || !strings.Contains(reason, test.reason) || !since.Equal(test.since) {
+			t.Errorf("%s: %s, %q, %v", name, state, reason, since)
+		}
+	}
+}
+
+func TestHealthRemembersSinceWhen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var h history
+		running := view{joined: true}
+		began := time.Now()
+		h.health(running, began)
+		time.Sleep(time.Minute)
+		if got := h.health(running, time.Now()); !got.Since.Equal(began) || !got.OK() {
+			t.Errorf("running: %+v, want since %v", got, began)
+		}
+		held := running
+		held.indexer.Held = []indexer.HeldTarget{{Target: "a", Type: "cluster_block_exception", Since: 5, Bytes: 7}}
+		if got := h.health(held, time.Now()); got.OK() || got.State != admin.Running || got.Held[0] != (admin.HeldTarget{Target: "a", Reason: "cluster_block_exception", Since: time.UnixMilli(5), Bytes: 7}) {
+			t.Errorf("held: %+v", got)
+		}
+		silent := running
+		silent.silent, silent.silentReason = time.Now(), "gone"
+		if got := h.health(silent, time.Now()); got.Elasticsearch.Available || got.Elasticsearch.Reason != "gone" || !got.Since.Equal(silent.silent) {
+			t.Errorf("silent: %+v", got)
+		}
+		time.Sleep(time.Second)
+		back := time.Now()
+		if got := h.health(running, back); !got.Since.Equal(back) || !got.Elasticsearch.Available {
+			t.Errorf("back: %+v, want since %v", got, back)
+		}
+	})
+}
+
+// performer is a transport that answers with a status, or with an error for 0.
+type performer int
+
+func (p performer) Perform(*http.Request) (*http.Response, error) {
+	if p == 0 {
+		return nil, errors.New("connection refused")
+	}
+	return &http.Response{StatusCode: int(p), Status: http.StatusText(int(p))}, nil
+}
+
+func TestLink(t *testing.T) {
+	l := newLink(nil)
+	if since, _ := l.state(); since.IsZero() {
+		t.Error("a cluster that was never reached counts as there")
+	}
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, step := range []struct {
+		ctx    context.Context
+		status int
+		silent bool
+	}{
+		{t.Context(), 200, false},
+		{t.Context(), 0, true},
+		{t.Context(), 503, true},
+		{gone, 0, true},
+		{t.Context(), 429, false}, // it is there, and says so
+		{t.Context(), 401, false},
+		{gone, 0, false}, // given up from this side
+		{t.Context(), 502, true},
+	} {
+		before, _ := l.state()
+		l.next = performer(step.status)
+		req, err := http.NewRequestWithContext(step.ctx, http.MethodPost, "/_bulk", http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := l.Perform(req)
+		if err == nil && resp.Body != nil {
+			resp.Body.Close()
+		}
+		since, _ := l.state()
+		if since.IsZero() == step.silent {
+			t.Errorf("%d: silent since %v, want silent %v", step.status, since, step.silent)
+		}
+		if !before.IsZero() && step.silent && !since.Equal(before) {
+			t.Errorf("%d: silence began anew", step.status)
+		}
+	}
+}

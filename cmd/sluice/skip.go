@@ -1,0 +1,332 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/spf13/cobra"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/sluicehq/sluice/admin"
+	"github.com/sluicehq/sluice/cmd/sluice/internal/app"
+	"github.com/sluicehq/sluice/deadletter"
+	"github.com/sluicehq/sluice/document"
+	"github.com/sluicehq/sluice/memory"
+)
+
+// skipTimeout bounds everything that a skip asks servers for.
+const skipTimeout = time.Minute
+
+func newSkip() *cobra.Command {
+	var flags configFlags
+	var discard bool
+	var replicas adminFlags
+	cmd := &cobra.Command{
+		Use:   "skip TOPIC/PARTITION/OFFSET",
+		Short: "Dead-letters the record that blocks a partition",
+		Long: `Settles the record that blocks a partition, so that the partition goes on behind
+it: the record goes to the dead letters, or with --discard nowhere at all. /healthz
+and the log name the records that block.
+
+The call goes to the replicas that --admin names; the one that holds the partition
+carries it out. With no member of the group running, the record is read from Kafka,
+dead-lettered, and the offset behind it is committed from here.
+
+Exit code 75: members are running, and none of those that were asked holds the
+partition.`,
+		Example: `  sluice skip -c sluice.yaml events/3/1024
+  sluice skip -c sluice.yaml events/3/1024 --discard
+  sluice skip -c sluice.yaml events/3/1024 --admin http://10.0.0.7:9600 --admin http://10.0.0.8:9600`,
+		Args: cobra.ExactArgs(1),
+		RunE: action(func(cmd *cobra.Command, args []string) error {
+			req, err := parsePosition(args[0])
+			if err != nil {
+				return &exit{exitUsage, err}
+			}
+			req.Discard = discard
+			s, err := flags.connect()
+			if err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(cmd.Context(), skipTimeout)
+			defer cancel()
+			defer s.close(ctx)
+			if req.Discard {
+				fmt.Fprintf(cmd.ErrOrStderr(), "%s will be gone for good\n", args[0])
+			}
+			hints, done, err := replicas.skip(ctx, s.cfg.Admin, req)
+			if err != nil {
+				return err
+			}
+			if done != "" {
+				fmt.Fprintf(cmd.OutOrStdout(), "skipped %s by the replica at %s\n", args[0], done)
+				return nil
+			}
+			members, err := groupMembers(ctx, s.kafka, s.cfg.Kafka.GroupID)
+			if err != nil {
+				return err
+			}
+			if members > 0 {
+				return &exit{exitTryLater, fmt.Errorf("the group %s has %d members, and the one that holds the partition was not reached: name it with --admin\n%s",
+					s.cfg.Kafka.GroupID, members, strings.Join(hints, "\n"))}
+			}
+			if err := s.skipAlone(ctx, req); err != nil {
+				return err
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "skipped %s; no member of the group %s is running\n", args[0], s.cfg.Kafka.GroupID)
+			return nil
+		}),
+	}
+	flags.add(cmd)
+	replicas.add(cmd)
+	cmd.Flags().BoolVar(&discard, "discard", false, "without a dead letter; also past a batch that cannot be decoded")
+	return cmd
+}
+
+// adminFlags say how replicas are reached.
+type adminFlags struct {
+	urls                     []string
+	tokenFile, ca, cert, key string
+}
+
+func (f *adminFlags) add(cmd *cobra.Command) {
+	cmd.Flags().StringArrayVar(&f.urls, "admin", nil, "URL of a replica's admin address; repeatable (default: admin.address)")
+	cmd.Flags().StringVar(&f.tokenFile, "admin-token-file", "", "file with the replicas' token (default: admin.token_file)")
+	cmd.Flags().StringVar(&f.ca, "admin-ca", "", "PEM file with the authorities of the replicas' certificates (default: the system's and admin.tls.cert_file)")
+	cmd.Flags().StringVar(&f.cert, "admin-cert", "", "PEM file with a client certificate for the replicas")
+	cmd.Flags().StringVar(&f.key, "admin-key", "", "PEM file with its key")
+}
+
+// client returns an HTTP client for the replicas and the token, "" for none.
+func (f *adminFlags) client(cfg admin.Config) (*http.Client, string, error) {
+	conf := &tls.Config{MinVersion: tls.VersionTLS12}
+	roots := f.ca
+	if roots == "" {
+		roots = cfg.TLS.CertFile // often self-signed
+	}
+	if roots != "" {
+		pem, err := os.ReadFile(roots)
+		if err != nil {
+			return nil, "", err
+		}
+		if conf.RootCAs, err = x509.SystemCertPool(); err != nil || f.ca != "" {
+			conf.RootCAs = x509.NewCertPool()
+		}
+		if !conf.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, "", fmt.Errorf("%s holds no PEM certificate", roots)
+		}
+	}
+	if f.cert != "" || f.key != "" {
+		pair, err := tls.LoadX509KeyPair(f.cert, f.key)
+		if err != nil {
+			return nil, "", err
+		}
+		conf.Certificates = []tls.Certificate{pair}
+	}
+	token, file := "", f.tokenFile
+	if file == "" {
+		file = cfg.TokenFile
+	}
+	if file != "" {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return nil, "", err
+		}
+		token = strings.TrimSpace(string(text))
+	}
+	return &http.Client{Transport: &http.Transport{TLSClientConfig: conf, DisableKeepAlives: true}, Timeout: 30 * time.Second}, token, nil
+}
+
+// addresses are the URLs to ask. The default is the configured address, which
+// may be a wildcard: this machine then.
+func (f *adminFlags) addresses(cfg admin.Config) []string {
+	if len(f.urls) > 0 {
+		return f.urls
+	}
+	host, port, err := net.SplitHostPort(cfg.Address)
+	if err != nil || port == "0" {
+		return nil
+	}
+	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+		host = "127.0.0.1"
+	}
+	scheme := "http"
+	if cfg.TLS.CertFile != "" {
+		scheme = "https"
+	}
+	return []string{scheme + "://" + net.JoinHostPort(host, port)}
+}
+
+// skip asks the replicas in turn until one has done it, and returns that one's
+// URL. Without any, hints say what each answered. A refusal by the holder is an
+// error.
+func (f *adminFlags) skip(ctx context.Context, cfg admin.Config, call admin.SkipRequest) (hints []string, done string, err error) {
+	client, token, err := f.client(cfg)
+	if err != nil {
+		return nil, "", err
+	}
+	body, err := json.Marshal(call)
+	if err != nil {
+		return nil, "", err
+	}
+	for _, url := range f.addresses(cfg) {
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, strings.TrimRight(url, "/")+"/v1/skip", bytes.NewReader(body))
+		if err != nil {
+			return nil, "", &exit{exitUsage, fmt.Errorf("--admin: %w", err)}
+		}
+		req.Header.Set("Content-Type", "application/json")
+		if token != "" {
+			req.Header.Set("Authorization", "Bearer "+token)
+		}
+		resp, err := client.Do(req)
+		if err != nil {
+			hints = append(hints, err.Error())
+			continue
+		}
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
+		resp.Body.Close()
+		var failure admin.Failure
+		_ = json.Unmarshal(text, &failure) // another server's answer has no such text
+		switch resp.StatusCode {
+		case http.StatusOK:
+			return nil, url, nil
+		case http.StatusMisdirectedRequest:
+			hints = append(hints, url+": "+failure.Error)
+		default:
+			return nil, "", fmt.Errorf("%s answered %d: %s", url, resp.StatusCode, failure.Error)
+		}
+	}
+	return hints, "", nil
+}
+
+// skipAlone does what a member would do, while the group has none. The broker
+// refuses the commit should a member join meanwhile.
+func (s *servers) skipAlone(ctx context.Context, req admin.SkipRequest) error {
+	group, where := s.cfg.Kafka.GroupID, fmt.Sprintf("%s/%d", req.Topic, req.Partition)
+	state, err := describeTopic(ctx, s.kafka, req.Topic)
+	if err != nil {
+		return err
+	}
+	start, exists := state.starts[req.Partition]
+	if !exists {
+		return fmt.Errorf("topic %s has no partition %d", req.Topic, req.Partition)
+	}
+	own, err := fetchCommits(ctx, s.kafka, group, req.Topic)
+	if err != nil {
+		return err
+	}
+	commit, ok := own[req.Partition]
+	if !ok {
+		commit = kadm.Offset{Topic: req.Topic, Partition: req.Partition, At: start}
+	}
+	// Everything up to the commit is handled. A record behind it is not: to
+	// commit behind one that does not stand next would lose those between.
+	if commit.At != req.Offset {
+		return fmt.Errorf("%s stands at offset %d, not at %d: only the record that it stands at can be skipped", where, commit.At, req.Offset)
+	}
+	if end := state.ends[req.Partition]; req.Offset >= end {
+		return fmt.Errorf("%s ends at offset %d: there is nothing to skip at %d", where, end, req.Offset)
+	}
+	if !req.Discard {
+		if s.cfg.DeadLetter.Topic == "" {
+			return errors.New("dead_letter.topic is empty: set it, or pass --discard to throw the record away")
+		}
+		record, err := s.read(ctx, req)
+		if err != nil {
+			return fmt.Errorf("%w; --discard passes over it", err)
+		}
+		if err := s.deadLetter(ctx, record, state); err != nil {
+			return err
+		}
+	}
+	commit.At = req.Offset + 1
+	if err := s.kafka.CommitAllOffsets(ctx, group, kadm.Offsets{req.Topic: {req.Partition: commit}}); err != nil {
+		return fmt.Errorf("committing %s/%d for group %s: %w", where, commit.At, group, err)
+	}
+	return nil
+}
+
+// read reads the one record that is named.
+func (s *servers) read(ctx context.Context, req admin.SkipRequest) (*kgo.Record, error) {
+	opts, err := app.KafkaOptions(s.cfg)
+	if err != nil {
+		return nil, err
+	}
+	client, err := kgo.NewClient(append(opts, kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{
+		req.Topic: {req.Partition: kgo.NewOffset().At(req.Offset)},
+	}))...)
+	if err != nil {
+		return nil, err
+	}
+	defer client.Close()
+	for {
+		fetches := client.PollRecords(ctx, 1)
+		if err := fetches.Err(); err != nil {
+			return nil, fmt.Errorf("reading %s/%d/%d: %w", req.Topic, req.Partition, req.Offset, err)
+		}
+		for _, record := range fetches.Records() {
+			if record.Offset != req.Offset {
+				return nil, fmt.Errorf("%s/%d holds no record at %d: the next one stands at %d", req.Topic, req.Partition, req.Offset, record.Offset)
+			}
+			return record, nil
+		}
+	}
+}
+
+// deadLetter writes the record's letter and waits for the brokers.
+func (s *servers) deadLetter(ctx context.Context, record *kgo.Record, state *topicState) error {
+	letter := deadletter.Letter{
+		Topic: record.Topic, Partition: record.Partition, Offset: record.Offset, Timestamp: record.Timestamp,
+		Key: record.Key, Value: record.Value, Headers: record.Headers,
+		Type: "skipped", Reason: "skipped by an operator while no member was running",
+	}
+	generations := 0
+	if rules := s.mapper.Rules(record.Topic); rules.NeedsGeneration() {
+		list, err := s.generations(ctx, record.Topic)
+		if err != nil {
+			return err
+		}
+		generations, _ = list.At(state.id, record.Partition, record.Offset)
+	}
+	if generations > 0 || !s.mapper.Rules(record.Topic).NeedsGeneration() {
+		var result document.Result
+		s.mapper.Rules(record.Topic).Map(record, generations, &result)
+		if result.Verdict == document.Send {
+			letter.Target, letter.Sequence = result.Action.Target, result.Action.Version
+		}
+	}
+	opts, err := app.KafkaOptions(s.cfg)
+	if err != nil {
+		return err
+	}
+	writer, err := deadletter.New(s.cfg.DeadLetter, deadletter.Options{
+		Kafka: opts, Budget: memory.New(1 << 30), Release: readBuild().version, Log: zerolog.Nop(),
+	})
+	if err != nil {
+		return err
+	}
+	written := make(chan error, 1)
+	writer.Write(letter, func(err error) { written <- err })
+	select {
+	case err = <-written:
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+		if alarm := writer.Status().Alarm; alarm != "" {
+			err = errors.New(alarm)
+		}
+	}
+	return errors.Join(err, writer.Close(context.WithoutCancel(ctx)))
+}

@@ -1,0 +1,379 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+
+	"github.com/sluicehq/sluice/cmd/sluice/internal/app"
+	"github.com/sluicehq/sluice/config"
+	"github.com/sluicehq/sluice/document"
+	"github.com/sluicehq/sluice/elastic"
+	"github.com/sluicehq/sluice/memory"
+)
+
+const (
+	// checkTimeout bounds each question to a server.
+	checkTimeout = 15 * time.Second
+	// safeGCDeletes is how long deletes should be remembered: a write that
+	// was held up for longer brings a deleted document back.
+	safeGCDeletes = 15 * time.Minute
+)
+
+func newValidate() *cobra.Command {
+	var flags configFlags
+	var offline, show bool
+	cmd := &cobra.Command{
+		Use:   "validate",
+		Short: "Checks a configuration and the servers that it names",
+		Long: `Checks the configuration, prints what each "auto" became, and then asks Kafka and
+Elasticsearch: connections, versions, topics, group, dead letters, indices,
+rights. It changes nothing.
+
+Exit codes: 0 all is well (there may be warnings), 1 a server is not as it must
+be, 78 the configuration is wrong.`,
+		Example: `  sluice validate -c sluice.yaml
+  sluice validate -c sluice.yaml --offline     in a build pipeline`,
+		Args: cobra.NoArgs,
+		RunE: action(func(cmd *cobra.Command, _ []string) error {
+			ctx := cmd.Context()
+			cfg, mapper, err := flags.load()
+			if err != nil {
+				return err
+			}
+			v := &validation{out: cmd.OutOrStdout()}
+			if show {
+				fmt.Fprintf(v.out, "%s\n", config.Redacted(cfg))
+			}
+			v.settled(cfg, mapper)
+			if !offline {
+				v.kafka(ctx, cfg)
+				v.elastic(ctx, cfg, mapper)
+			}
+			fmt.Fprintf(v.out, "\n%d errors, %d warnings\n", v.errors, v.warnings)
+			if v.errors > 0 {
+				return fmt.Errorf("%d checks failed", v.errors)
+			}
+			return nil
+		}),
+	}
+	flags.add(cmd)
+	cmd.Flags().BoolVar(&offline, "offline", false, "checks the configuration only")
+	cmd.Flags().BoolVar(&show, "print", false, "prints every key with the value in force, secrets redacted")
+	return cmd
+}
+
+// validation prints findings and counts them.
+type validation struct {
+	out              io.Writer
+	errors, warnings int
+}
+
+func (v *validation) section(title string) { fmt.Fprintf(v.out, "\n%s\n", title) }
+
+func (v *validation) ok(format string, args ...any) {
+	fmt.Fprintf(v.out, "  ok       %s\n", fmt.Sprintf(format, args...))
+}
+
+func (v *validation) warn(format string, args ...any) {
+	v.warnings++
+	fmt.Fprintf(v.out, "  warning  %s\n", fmt.Sprintf(format, args...))
+}
+
+func (v *validation) fail(format string, args ...any) {
+	v.errors++
+	fmt.Fprintf(v.out, "  error    %s\n", fmt.Sprintf(format, args...))
+}
+
+// settled prints what the configuration comes to.
+func (v *validation) settled(cfg *config.Config, mapper *document.Mapper) {
+	fmt.Fprintln(v.out, "configuration")
+	for _, d := range mapper.Describe() {
+		topics := ""
+		if d.Topics != nil {
+			topics = " (" + strings.Join(d.Topics, ", ") + ")"
+		}
+		fmt.Fprintf(v.out, "  %s%s: index %s, id %s, op %s, version %s, on_null %s, on_rejected %s",
+			d.Key, topics, d.Index, d.ID, d.Op, d.Version, d.OnNull, d.OnRejected)
+		if d.Customer != "" {
+			fmt.Fprintf(v.out, ", customer %s", d.Customer)
+		}
+		fmt.Fprintln(v.out)
+		for _, note := range d.Notes {
+			v.warn("%s: %s", d.Key, note)
+		}
+	}
+	limit, maxRecord, goLimit := memory.Auto(cfg.Memory)
+	fmt.Fprintf(v.out, "  memory: limit %s, max_record %s", mebibytes(limit), mebibytes(maxRecord))
+	if goLimit > 0 {
+		fmt.Fprintf(v.out, ", GOMEMLIMIT %s", mebibytes(goLimit))
+	}
+	fmt.Fprintln(v.out)
+	if cfg.DeadLetter.Topic == "" {
+		v.warn("dead_letter.topic is empty: a record that is refused stops its partition until `sluice skip`")
+	}
+}
+
+func mebibytes(n int64) string { return strconv.FormatFloat(float64(n)/(1<<20), 'f', -1, 64) + "MiB" }
+
+func (v *validation) kafka(ctx context.Context, cfg *config.Config) {
+	v.section("kafka " + strings.Join(cfg.Kafka.Brokers, ", "))
+	client, err := app.KafkaClient(cfg)
+	if err != nil {
+		v.fail("%v", err)
+		return
+	}
+	admin := kadm.NewClient(client)
+	defer admin.Close()
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+
+	metadata, err := admin.BrokerMetadata(ctx)
+	if err != nil {
+		v.fail("no broker answers: %v", err)
+		return
+	}
+	v.ok("%d brokers answer", len(metadata.Brokers))
+	topics, err := admin.ListTopics(kadm.WithAuthorizedOps(ctx))
+	if err != nil {
+		v.fail("topics: %v", err)
+		return
+	}
+	sources := v.sources(cfg, topics)
+	v.group(ctx, admin, cfg)
+	v.deadLetters(ctx, admin, cfg, topics, sources)
+}
+
+// sources checks kafka.topics and returns the topics that are consumed.
+func (v *validation) sources(cfg *config.Config, topics kadm.TopicDetails) (names []string) {
+	for _, wanted := range cfg.Kafka.Topics {
+		var matched []string
+		if pattern, err := regexp.Compile(wanted); strings.HasPrefix(wanted, "^") && err == nil {
+			for name := range topics {
+				if pattern.MatchString(name) && !strings.HasPrefix(name, "__") && !slices.Contains(deadLetterTopics(cfg), name) {
+					matched = append(matched, name)
+				}
+			}
+			if len(matched) == 0 {
+				v.warn("kafka.topics: %s matches no topic yet", wanted)
+			}
+		} else {
+			matched = []string{wanted}
+		}
+		slices.Sort(matched)
+		for _, name := range matched {
+			detail, ok := topics[name]
+			switch {
+			case !ok:
+				v.fail("topic %s does not exist, or may not be seen", name)
+			case detail.Err != nil:
+				v.fail("topic %s: %v", name, detail.Err)
+			case !permits(detail.AuthorizedOperations, kadm.OpRead):
+				v.fail("topic %s may not be read: allow READ and DESCRIBE on it", name)
+			case withoutLeader(detail) > 0:
+				v.warn("topic %s: %d of %d partitions have no leader", name, withoutLeader(detail), len(detail.Partitions))
+			default:
+				v.ok("topic %s: %d partitions", name, len(detail.Partitions))
+			}
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+func deadLetterTopics(cfg *config.Config) []string {
+	return []string{cfg.DeadLetter.Topic, app.ParkedTopic(cfg.DeadLetter.Topic)}
+}
+
+// permits says whether an operation is among those that the broker allows. A
+// broker without authorization names none, or all.
+func permits(allowed []kadm.ACLOperation, op kadm.ACLOperation) bool {
+	return len(allowed) == 0 || slices.Contains(allowed, op) || slices.Contains(allowed, kadm.OpAll)
+}
+
+func withoutLeader(detail kadm.TopicDetail) (n int) {
+	for _, p := range detail.Partitions {
+		if p.Leader < 0 {
+			n++
+		}
+	}
+	return n
+}
+
+func (v *validation) group(ctx context.Context, admin *kadm.Client, cfg *config.Config) {
+	group := cfg.Kafka.GroupID
+	if _, err := admin.FetchOffsets(ctx, group); err != nil && !errors.Is(err, kerr.GroupIDNotFound) {
+		v.fail("group %s: its commits cannot be read: %v", group, err)
+		return
+	}
+	members, err := groupMembers(ctx, admin, group)
+	if err != nil {
+		v.warn("group %s: its members cannot be seen: %v", group, err)
+		return
+	}
+	v.ok("group %s: %d members now", group, members)
+}
+
+// deadLetters checks that letters fit: the topic exists, may be written, and
+// takes records as large as the sources'.
+func (v *validation) deadLetters(ctx context.Context, admin *kadm.Client, cfg *config.Config, topics kadm.TopicDetails, sources []string) {
+	name := cfg.DeadLetter.Topic
+	if name == "" {
+		return
+	}
+	detail, ok := topics[name]
+	switch {
+	case !ok || detail.Err != nil:
+		v.fail("dead_letter.topic %s does not exist, or may not be seen: create it", name)
+		return
+	case !permits(detail.AuthorizedOperations, kadm.OpWrite):
+		v.fail("dead_letter.topic %s may not be written: allow WRITE and DESCRIBE on it", name)
+		return
+	}
+	largest := func(topic string) (n int64) {
+		configs, err := admin.DescribeTopicConfigs(ctx, topic)
+		if err != nil || len(configs) != 1 {
+			return 0
+		}
+		for _, c := range configs[0].Configs {
+			if c.Key == "max.message.bytes" && c.Value != nil {
+				n, _ = strconv.ParseInt(*c.Value, 10, 64) // 0: not known
+			}
+		}
+		return n
+	}
+	fits := largest(name)
+	for _, source := range sources {
+		if n := largest(source); fits > 0 && n > fits {
+			v.warn("dead_letter.topic %s takes records up to %d bytes, %s up to %d: a larger one that is refused blocks its partition (dead_letter.oversize: %s); raise max.message.bytes", name, fits, source, n, cfg.DeadLetter.Oversize)
+		}
+	}
+	v.ok("dead_letter.topic %s: %d partitions", name, len(detail.Partitions))
+}
+
+func (v *validation) elastic(ctx context.Context, cfg *config.Config, mapper *document.Mapper) {
+	v.section("elasticsearch")
+	client, err := elastic.New(cfg.Elasticsearch)
+	if err != nil {
+		v.fail("%v", err)
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*checkTimeout)
+	defer cancel()
+	defer client.Close(ctx)
+	info, err := client.Info(ctx)
+	if err != nil {
+		v.fail("%v", err)
+		return
+	}
+	v.ok("%s %s, cluster %s", info.Flavour, info.Version, info.Cluster)
+	if health, err := client.Health(ctx); err == nil && health.Status == "red" {
+		v.warn("the cluster is red: %d shards are not assigned", health.UnassignedShards)
+	}
+	needControl := false
+	for _, d := range mapper.Describe() {
+		needControl = needControl || d.NeedControl
+	}
+	for _, section := range sections(cfg, mapper) {
+		v.target(ctx, client, section)
+	}
+	if needControl {
+		v.control(ctx, client, cfg.Routing.ControlIndex)
+	}
+}
+
+// section is one set of document rules: as configured, and what they became.
+type section struct {
+	cfg document.Config
+	document.Description
+}
+
+func sections(cfg *config.Config, mapper *document.Mapper) []section {
+	described := mapper.Describe()
+	all := []section{{cfg.Documents, described[0]}}
+	for i, o := range cfg.Overrides {
+		all = append(all, section{o.Documents, described[i+1]})
+	}
+	return all
+}
+
+// variable finds what a record decides in an index name.
+var variable = regexp.MustCompile(`\$\{[^}]*\}`)
+
+// target checks where a section's documents go.
+func (v *validation) target(ctx context.Context, client *elastic.Client, s section) {
+	deletes := s.OnNull == "delete"
+	privileges := []string{"index"}
+	if s.Op == "create" {
+		privileges = []string{"create_doc"}
+	} else if deletes && s.cfg.Deletes == "hard" {
+		privileges = append(privileges, "delete")
+	}
+	pattern := variable.ReplaceAllString(s.Index, "*")
+	missing, err := client.MissingPrivileges(ctx, pattern, privileges...)
+	switch {
+	case errors.Is(err, elastic.ErrNoSecurity):
+		v.ok("%s: rights are not checked by this cluster", pattern)
+	case err != nil:
+		v.warn("%s: rights cannot be read: %v", pattern, err)
+	case len(missing) > 0:
+		v.fail("%s: the credentials lack %s: add the privilege write to their role", pattern, strings.Join(missing, ", "))
+	default:
+		v.ok("%s: may be written", pattern)
+	}
+	if pattern != s.Index {
+		return // which indices there will be, only records can tell
+	}
+	info, err := client.IndexInfo(ctx, s.Index)
+	switch {
+	case err != nil:
+		v.warn("%s cannot be looked at: %v", s.Index, err)
+		return
+	case info.Kind == elastic.Missing && s.cfg.RequireAlias:
+		v.fail("%s does not exist, and require_alias needs an alias", s.Index)
+		return
+	case info.Kind == elastic.Missing:
+		v.warn("%s does not exist: the first record makes it, where the cluster allows that, with the mapping that its templates and documents give", s.Index)
+		return
+	case info.WriteIndex == "":
+		v.fail("%s is an alias of %d indices without a write index", s.Index, len(info.Indices))
+	case s.cfg.RequireAlias && info.Kind != elastic.Alias:
+		v.fail("%s is an %s, and require_alias needs an alias", s.Index, info.Kind)
+	case info.Kind == elastic.DataStream && s.Op != "create":
+		v.fail("%s is a data stream, which takes op: create only: set documents.data_stream: true", s.Index)
+	case s.cfg.DataStream && info.Kind != elastic.DataStream:
+		v.fail("%s is an %s, and documents.data_stream is true", s.Index, info.Kind)
+	default:
+		v.ok("%s is an %s, written to %s", s.Index, info.Kind, info.WriteIndex)
+	}
+	if deletes && s.cfg.Deletes == "hard" && info.GCDeletes >= 0 && info.GCDeletes < safeGCDeletes {
+		v.warn("%s: index.gc_deletes is %s: an older write that lands later than that after a delete brings the document back; set it to 15m", info.WriteIndex, info.GCDeletes)
+	}
+}
+
+func (v *validation) control(ctx context.Context, client *elastic.Client, index string) {
+	err := client.Control(index).Check(ctx)
+	var refused *elastic.Error
+	switch {
+	case err == nil:
+		v.ok("control index %s is there", index)
+	case errors.As(err, &refused) && refused.Status == 404:
+		v.warn("control index %s does not exist: the first start makes it, where rights allow", index)
+	default:
+		v.fail("control index: %v", err)
+		return
+	}
+	if missing, err := client.MissingPrivileges(ctx, index, "create_index", "read", "index", "view_index_metadata"); err == nil && len(missing) > 0 {
+		v.fail("control index %s: the credentials lack %s", index, strings.Join(missing, ", "))
+	}
+}
