@@ -326,13 +326,18 @@ func (es *Elasticsearch) putDoc(ctx context.Context, r *Request, name, id string
 		return failure(res.err)
 	}
 	refresh, forced := q["refresh"]
+	var shardsOff uint32
 	if forced && refresh[0] != "false" {
 		t.ix.refresh(nanos())
 	}
 	out := append([]byte(`{"_index":`), appendString(nil, t.ix.name)...)
 	out = append(append(out, `,"_id":`...), appendString(nil, it.id)...)
 	out = append(out, ',')
-	out = appendResult(out, everyMember, &res, forced && refresh[0] != "wait_for" && refresh[0] != "false")
+	if op == opUpdate && res.result == "noop" {
+		shardsOff = itemShards
+		out = append(out, `"_shards":{"total":0,"successful":0,"failed":0},`...)
+	}
+	out = appendResult(out, everyMember&^shardsOff, &res, forced && refresh[0] != "wait_for" && refresh[0] != "false")
 	out[len(out)-1] = '}'
 	return &answer{status: res.status, body: out}
 }

@@ -538,7 +538,6 @@ func (es *Elasticsearch) writeItem(b *bulkRequest, t *resolved, it *bulkItem, no
 	if !it.hasID {
 		it.id = []byte(es.newID())
 		it.autoID = true
-		it.op = opCreateAuto(it.op)
 	}
 	s := t.ix.shard(it.id, it.routing)
 	switch it.op {
@@ -552,9 +551,6 @@ func (es *Elasticsearch) writeItem(b *bulkRequest, t *resolved, it *bulkItem, no
 	}
 	return s.apply(&it.write, now), nil
 }
-
-// opCreateAuto keeps the operation: an id that the server makes is always new.
-func opCreateAuto(op opType) opType { return op }
 
 // ingest runs the item's pipeline and says whether it drops the document.
 func (es *Elasticsearch) ingest(ix *index, it *bulkItem) (bool, *apiError) {
@@ -610,7 +606,7 @@ func (w *bulkWriter) item(t *resolved, it *bulkItem, r *result, got *doc) {
 	if set&itemIndex != 0 {
 		out = append(out, `"_index":`...)
 		if t.ix != nil && (r.err == nil || reached(r.err)) {
-			out = append(append(append(out, '"'), t.ix.name...), `",`...)
+			out = append(append(out, t.ix.quoted...), ',')
 		} else {
 			out = append(appendString(out, it.index), ',')
 		}

@@ -88,11 +88,11 @@ func (es *Elasticsearch) resolve(t *resolved, it *bulkItem) {
 	}
 	name := string(t.name)
 	if it.op == opDelete && it.vtype == internal || it.alias && it.op != opDelete || it.dataStream {
-		if err := checkIndexName(name); err != nil {
-			t.err = err
-			return
+		if t.err == nil { // else the refusal to create it stands
+			if t.err = checkIndexName(name); t.err == nil {
+				t.err = indexMissing(name)
+			}
 		}
-		t.err = indexMissing(name)
 		return
 	}
 	es.mu.Lock()
@@ -199,6 +199,7 @@ func (es *Elasticsearch) createStream(name string, tm *template) *apiError {
 	}
 	m := ix.mapping.Load()
 	m.timestamp = true
+	m.meta = map[string]any{"_data_stream_timestamp": map[string]any{"enabled": true}}
 	if m.root.props["@timestamp"] == nil {
 		m.root.props["@timestamp"] = &field{typ: "date"}
 		m.count++
@@ -249,7 +250,7 @@ func (es *Elasticsearch) createIndex(name string, body map[string]any, tm *templ
 		return nil, newError(http.StatusBadRequest, "invalid_index_name_exception",
 			"Invalid index name ["+name+"], already exists as alias", "index_uuid", "_na_", "index", name)
 	}
-	ix := &index{es: es, name: name, uuid: es.newID(), created: time.Now(), stream: stream,
+	ix := &index{es: es, name: name, quoted: appendString(nil, name), uuid: es.newID(), created: time.Now(), stream: stream,
 		settings: map[string]string{"number_of_shards": "1", "number_of_replicas": "1"}}
 	ix.term.Store(1)
 	m := newMapping()

@@ -3,6 +3,7 @@ package embedded
 import (
 	"net/http"
 	"strconv"
+	"strings"
 )
 
 // An apiError is one error of the server's answers, of a request or of an item.
@@ -51,8 +52,11 @@ func (e *syntaxError) request(b []byte) *apiError {
 	msg := e.msg + e.source(b)
 	pos := "[1:" + strconv.Itoa(e.at+1) + "] "
 	typ := "json_parse_exception"
-	if e.eof {
+	switch {
+	case e.eof:
 		typ = "json_e_o_f_exception"
+	case strings.HasPrefix(e.msg, "Numeric value ("):
+		typ = "input_coercion_exception"
 	}
 	return &apiError{status: http.StatusBadRequest, typ: "x_content_parse_exception", reason: pos + msg,
 		cause: &apiError{typ: typ, reason: msg}}

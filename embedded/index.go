@@ -22,6 +22,7 @@ const (
 type index struct {
 	es      *Elasticsearch
 	name    string
+	quoted  []byte // name as a JSON string
 	uuid    string
 	created time.Time
 	shards  []*shard

@@ -101,6 +101,22 @@ func (es *Elasticsearch) Indices() []string {
 	return out
 }
 
+// Peak returns the highest version of an id that the index ever accepted, be it
+// of a document or a delete, forgotten or not. It needs [Config.History].
+func (es *Elasticsearch) Peak(index, id string) (version int64, ok bool) {
+	for _, ix := range es.concrete(index) {
+		for _, s := range ix.shards {
+			s.mu.Lock()
+			v, have := s.mu.peak[id]
+			s.mu.Unlock()
+			if have && (!ok || v > version) {
+				version, ok = v, true
+			}
+		}
+	}
+	return version, ok
+}
+
 // Ops returns the accepted writes of an index, each shard's in order, if
 // [Config.History] is set.
 func (es *Elasticsearch) Ops(index string) []Op {

@@ -440,10 +440,6 @@ func (p *docParser) unique(open int, nm name, raw []byte, escaped bool, seen map
 // memberOf reads the value of member raw of object f.
 func (p *docParser) memberOf(f *field, dyn dynamicMode, level int, raw []byte, at int) {
 	if f == nil {
-		if len(raw) == 0 {
-			p.reject(docFailed(at, illegalArgument("field name cannot be an empty string")))
-			return
-		}
 		p.unmapped(p.member())
 		return
 	}
@@ -528,6 +524,10 @@ func (p *docParser) dotted(f *field, dyn dynamicMode, level int, raw string) {
 		}
 		if !c.isObject() {
 			k := p.member()
+			if c.fresh {
+				p.reject(illegalArgument("mapper [" + p.full([]byte(part)) + "] cannot be changed from type [" + c.typ + "] to [ObjectMapper]"))
+				return
+			}
 			preview := "{" + strings.Join(parts[1:], ".") + "=" + p.preview(k) + "}"
 			p.reject(valueError(p.i-1, p.full([]byte(part)), c.typ, p.id, preview, objectRefusal(c, p.start)))
 			return
@@ -835,6 +835,8 @@ func objectRefusal(f *field, at int) *apiError {
 	switch f.typ {
 	case "long", "integer", "short", "byte", "double", "float", "half_float":
 		return illegalArgument("Cannot parse object as number")
+	case "boolean":
+		return newError(0, "x_content_parse_exception", "[1:"+strconv.Itoa(at+1)+"] Current token (START_OBJECT) not of boolean type")
 	}
 	return illegalArgument("Expected text at 1:" + strconv.Itoa(at+1) + " but found START_OBJECT")
 }

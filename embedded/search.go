@@ -540,7 +540,7 @@ func parseSort(v any) ([]sortKey, *apiError) {
 	}
 	for _, k := range keys {
 		if k.field == "_id" {
-			return nil, phaseFailure(illegalArgument("Fielddata access on the _id field is disallowed, you can re-enable it by updating the dynamic cluster setting: indices.id_queryFielddata.enabled"))
+			return nil, phaseFailure(illegalArgument("Fielddata access on the _id field is disallowed, you can re-enable it by updating the dynamic cluster setting: indices.id_field_data.enabled"))
 		}
 	}
 	return keys, nil

@@ -69,9 +69,13 @@ type shard struct {
 		// shown holds the searchable documents by sequence number, and states
 		// that are no longer searchable until it is compacted.
 		shown []*doc
-		live  int // searchable documents
-		count int // documents
-		ops   []Op
+		live  int   // searchable documents
+		count int   // documents
+		bytes int64 // of their sources
+		// With Config.History: every accepted write, and the highest version ever
+		// accepted of each id.
+		ops  []Op
+		peak map[string]int64
 	}
 }
 
@@ -167,14 +171,17 @@ func (s *shard) applyLocked(w *write, now int64) result {
 			r.result, r.status = "not_found", http.StatusNotFound
 		} else {
 			s.mu.count--
+			s.mu.bytes -= int64(len(cur.source))
 		}
 	case gone:
 		s.mu.count++
 		r.result, r.status = "created", http.StatusCreated
 	default:
+		s.mu.bytes -= int64(len(cur.source))
 		r.result = "updated"
 	}
 	if w.op != opDelete {
+		s.mu.bytes += int64(len(w.source))
 		d.source = append(make([]byte, 0, len(w.source)), w.source...)
 	}
 	sl.now = d
@@ -186,6 +193,10 @@ func (s *shard) applyLocked(w *write, now int64) result {
 		s.mu.dirty = append(s.mu.dirty, sl)
 	}
 	if s.ix.es.cfg.History {
+		if s.mu.peak == nil {
+			s.mu.peak = map[string]int64{}
+		}
+		s.mu.peak[d.id] = max(s.mu.peak[d.id], version)
 		s.mu.ops = append(s.mu.ops, Op{ID: d.id, Delete: w.op == opDelete, Version: version, Seq: d.seq})
 	}
 	return r
@@ -356,7 +367,7 @@ func (s *shard) stats(now int64) shardStats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.refreshDue(now)
-	return shardStats{docs: s.mu.live, deleted: len(s.mu.deletes), maxSeq: s.mu.nextSeq - 1}
+	return shardStats{docs: s.mu.live, deleted: len(s.mu.deletes), maxSeq: s.mu.nextSeq - 1, bytes: s.mu.bytes}
 }
 
 func nanos() int64 { return time.Now().UnixNano() }
