@@ -289,9 +289,12 @@ func (w *worker) wait(b *batch, f ref) *waiting {
 		return nil
 	}
 	w.x.metrics.retries.Inc()
-	if q := next.queue; q != nil {
+	switch q := next.queue; {
+	case q != nil && next == b.solo:
+		q.again = slices.Insert(q.again, 0, next) // it is the first of its id
+	case q != nil:
 		q.again = append(q.again, next)
-	} else {
+	default:
 		next.target.wait(next)
 		w.x.activate(next.target)
 		w.x.wakeAt(next.born.Add(w.x.cfg.FlushInterval))

@@ -238,7 +238,7 @@ func TestHeldTarget(t *testing.T) {
 		count := func() int { return locked(&s.mu, func() int { return tries }) }
 		first := count()
 		time.Sleep(10 * time.Minute)
-		if n := count() - first; n > 600 || n < 300 {
+		if n := count() - first; n > 610 || n < 300 {
 			t.Errorf("%d tries in ten minutes", n)
 		}
 		if st := x.Status(); len(st.Held) != 1 || st.Held[0].Target != "full" || st.Held[0].Type != "cluster_block_exception" {

@@ -165,7 +165,8 @@ func (x *Indexer) refilter(b *batch, p part, r *reports) {
 		case state == draining:
 			e.done = true
 			r.add(e, Abandoned)
-		case w != nil && (len(w.queue.again) > 0 || w.queue.solo != nil):
+		case w != nil && w != b.solo && (len(w.queue.again) > 0 || w.queue.flights > 1):
+			// An earlier action of its id waits, or is under way by itself.
 			e.done = true
 			w.inBatch = false
 			w.queue.again = append(w.queue.again, w)
