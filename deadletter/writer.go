@@ -37,13 +37,11 @@ const (
 )
 
 var (
-	// ErrOversize is a letter that the topic does not take, alone and
-	// compressed. It will not be written before the topic's max.message.bytes
-	// is raised: its record must block its partition.
-	ErrOversize = errors.New("the letter is too large for the dead-letter topic: raise the topic's max.message.bytes and restart, set dead_letter.oversize: chunk, or skip the record")
-	// ErrRefused is a letter that the topic does not take, alone, for another
-	// reason than its size. Its record must block its partition.
+	// ErrRefused is a letter that the topic never takes, alone. Its record must
+	// block its partition until the topic is corrected or the record skipped.
 	ErrRefused = errors.New("the dead-letter topic refuses the letter (a compacted topic takes none without a key: set its cleanup.policy to delete): correct the topic and restart, or skip the record")
+	// ErrOversize is an ErrRefused for the letter's size, after compression.
+	ErrOversize error = oversize{}
 	// ErrClosed is a letter that was given up because the writer closed.
 	ErrClosed = errors.New("the dead-letter writer is closed")
 	// ErrTopicMissing is a dead-letter topic that does not exist. Sluice never
@@ -51,6 +49,14 @@ var (
 	// choose.
 	ErrTopicMissing = errors.New("the dead-letter topic does not exist: create it")
 )
+
+type oversize struct{}
+
+func (oversize) Error() string {
+	return "the letter is too large for the dead-letter topic: raise the topic's max.message.bytes and restart, set dead_letter.oversize: chunk, or skip the record"
+}
+
+func (oversize) Is(target error) bool { return target == ErrRefused }
 
 // Options is what a Writer needs beside its section of the configuration.
 type Options struct {
@@ -165,9 +171,9 @@ func New(cfg Config, o Options) (*Writer, error) {
 
 // Write takes a letter and never blocks. Its bytes must not change until done,
 // which is called once: with nil after the brokers' acknowledgement, with an
-// error that wraps ErrOversize or ErrRefused, or with ErrClosed (which may be
-// before Write returns). done must not block; it runs on the writer's
-// goroutines.
+// error that wraps ErrRefused (also where it is ErrOversize), or with ErrClosed
+// (which may be before Write returns). done must not block; it runs on the
+// writer's goroutines.
 func (w *Writer) Write(l Letter, done func(error)) {
 	l.Release = w.release
 	e := &letter{Letter: l, done: done, size: l.size(), left: 1}
@@ -361,10 +367,10 @@ func (w *Writer) split(l *letter) []*part {
 	if _, ok := w.mu.letters[l]; !ok {
 		return nil
 	}
-	switch {
-	case l.chunk == 0:
+	switch l.chunk {
+	case 0:
 		l.chunk = max(minChunk, min(len(l.Value)/2, window))
-	case l.chunk == minChunk:
+	case minChunk:
 		return nil
 	default:
 		l.chunk = max(minChunk, l.chunk/2)

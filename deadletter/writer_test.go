@@ -131,9 +131,9 @@ func (f *fixture) write(l Letter) <-chan error {
 	return outcome
 }
 
-// control answers produce requests with f's error while it is not nil.
-func (f *fixture) failProduce(count int, err *kerr.Error) *kfake.FaultHandle {
-	return f.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: topic, Err: err, Count: count})
+// failProduce has the next count produce requests answered with err.
+func (f *fixture) failProduce(count int, err *kerr.Error) {
+	f.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: topic, Err: err, Count: count})
 }
 
 func (f *fixture) list(filter Filter) (letters []Letter) {
@@ -348,7 +348,7 @@ func TestRefused(t *testing.T) {
 		outcomes = append(outcomes, f.write(l))
 	}
 	for i, outcome := range outcomes {
-		if err := <-outcome; errors.Is(err, ErrRefused) != (i == 5) || err != nil && i != 5 {
+		if err := <-outcome; errors.Is(err, ErrRefused) != (i == 5) || errors.Is(err, ErrOversize) || err != nil && i != 5 {
 			t.Errorf("letter %d: %v", i, err)
 		}
 	}
@@ -406,7 +406,7 @@ func TestOversizeHold(t *testing.T) {
 		outcomes = append(outcomes, f.write(l))
 	}
 	for i, outcome := range outcomes {
-		if err := <-outcome; errors.Is(err, ErrOversize) != (i == 20) || err != nil && i != 20 {
+		if err := <-outcome; errors.Is(err, ErrOversize) != (i == 20) || errors.Is(err, ErrRefused) != (i == 20) || err != nil && i != 20 {
 			t.Errorf("letter %d: %v", i, err)
 		}
 	}

@@ -11,6 +11,7 @@ package elastic
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -93,6 +94,10 @@ func New(cfg Config, opts ...Option) (*Client, error) {
 	}
 	auth, sources, errAuth := authorization(cfg)
 	dialer, errTLS := cfg.TLS.Dialer()
+	var snapshot *tls.Config
+	if errTLS == nil {
+		snapshot, errTLS = cfg.TLS.Config()
+	}
 	if errTLS != nil {
 		errTLS = fmt.Errorf("elasticsearch.tls.%w", errTLS)
 	}
@@ -105,7 +110,7 @@ func New(cfg Config, opts ...Option) (*Client, error) {
 		c.timeout = 20 * time.Second
 	}
 	if o.roundTripper == nil {
-		t := transport(dialer, o.maxRequests)
+		t := transport(dialer, snapshot, o.maxRequests)
 		o.roundTripper, c.close = t, t.CloseIdleConnections
 	}
 	var err error
@@ -127,7 +132,7 @@ func New(cfg Config, opts ...Option) (*Client, error) {
 // HTTP/1.1 only. Elasticsearch speaks nothing else; a proxy that offers HTTP/2
 // would put all bulk requests onto one connection, where megabyte bodies wait
 // for each other's flow control and one lost packet stops all of them.
-func transport(dialer *credentials.Dialer, maxRequests int) *http.Transport {
+func transport(dialer *credentials.Dialer, snapshot *tls.Config, maxRequests int) *http.Transport {
 	plain := &net.Dialer{
 		Timeout: dialTimeout,
 		// A peer that went away without a word is noticed within 30 s also
@@ -141,6 +146,7 @@ func transport(dialer *credentials.Dialer, maxRequests int) *http.Transport {
 		Proxy:               http.ProxyFromEnvironment,
 		DialContext:         plain.DialContext,
 		DialTLSContext:      dialer.DialContext,
+		TLSClientConfig:     snapshot, // through a proxy the transport does TLS itself: there, files are not followed
 		Protocols:           &protocols,
 		MaxIdleConnsPerHost: maxRequests + spareConnections,
 		IdleConnTimeout:     60 * time.Second,

@@ -4,13 +4,17 @@ import (
 	"bytes"
 	"context"
 	"encoding/base64"
+	"encoding/pem"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -255,6 +259,67 @@ func TestTLS(t *testing.T) {
 		if err := c.Close(t.Context()); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// The authorities of ca_file count on both ways: directly, and through a proxy.
+func TestTLSThroughProxy(t *testing.T) {
+	s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("hello")) }))
+	defer s.Close()
+	tunnels := 0
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		tunnels++ // requests are made one by one
+		up, err := net.Dial("tcp", r.Host)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		w.WriteHeader(http.StatusOK)
+		down, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		var wg sync.WaitGroup
+		wg.Go(func() { _, _ = io.Copy(up, down); _ = up.Close() })
+		wg.Go(func() { _, _ = io.Copy(down, up); _ = down.Close() })
+		wg.Wait()
+	}))
+	defer proxy.Close()
+	ca := filepath.Join(t.TempDir(), "ca.pem")
+	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	section := credentials.TLS{CAFile: ca, ServerName: "example.com"}
+	dialer, err := section.Dialer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	snapshot, err := section.Config()
+	if err != nil {
+		t.Fatal(err)
+	}
+	via, err := url.Parse(proxy.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, proxyURL := range []*url.URL{nil, via} {
+		rt := transport(dialer, snapshot, 4)
+		rt.Proxy = http.ProxyURL(proxyURL)
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res, err := rt.RoundTrip(req)
+		if err != nil {
+			t.Errorf("proxy %v: %v", proxyURL, err)
+			continue
+		}
+		_ = res.Body.Close()
+		rt.CloseIdleConnections()
+	}
+	if tunnels != 1 {
+		t.Errorf("%d tunnels", tunnels)
 	}
 }
 
