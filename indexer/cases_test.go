@@ -34,12 +34,12 @@ func TestFlushes(t *testing.T) {
 	rig(t, nil, func(s *server, x *Indexer, w *Writer, rec *recorder) {
 		add(t, w, index(rec, 1, "a", "1", `{}`))
 		w.Publish()
-		time.Sleep(900 * time.Millisecond)
+		pass(900 * time.Millisecond)
 		synctest.Wait()
 		if rec.count() != 0 {
 			t.Error("sent before flush_interval")
 		}
-		time.Sleep(200 * time.Millisecond)
+		pass(200 * time.Millisecond)
 		synctest.Wait()
 		if rec.got[1] != Indexed {
 			t.Error("not sent after flush_interval")
@@ -77,7 +77,7 @@ func TestOnlyTheOwnIDIsClosed(t *testing.T) {
 		add(t, w, index(rec, 1, "a", "hot", `{"v":1}`))
 		add(t, w, index(rec, 2, "a", "cold", `{}`))
 		w.Publish()
-		time.Sleep(1001 * time.Millisecond)
+		pass(1001 * time.Millisecond)
 		synctest.Wait()
 		busy = false
 		add(t, w, index(rec, 3, "a", "hot", `{"v":2}`))
@@ -191,7 +191,7 @@ func TestNeverAnswered(t *testing.T) {
 		}
 		w.Publish()
 		for i := range uint64(300) {
-			time.Sleep(time.Second)
+			pass(time.Second)
 			add(t, w, index(rec, 1000+i, "a", fmt.Sprint("other", i), `{}`))
 			w.Publish()
 		}
@@ -199,7 +199,7 @@ func TestNeverAnswered(t *testing.T) {
 		if got := x.Status(); got.BlockedOn != 1 {
 			t.Errorf("status %+v", got)
 		}
-		time.Sleep(time.Hour)
+		pass(time.Hour)
 		if len(rec.rejected) != 0 {
 			t.Error("rejected by time")
 		}
@@ -207,7 +207,7 @@ func TestNeverAnswered(t *testing.T) {
 			if x.Skip(rec, 13) {
 				break
 			}
-			time.Sleep(100 * time.Millisecond)
+			pass(100 * time.Millisecond)
 		}
 		if r := rec.rejected[13]; r == nil || r.Type != "skipped" {
 			t.Errorf("rejected %+v", rec.rejected)
@@ -237,7 +237,7 @@ func TestHeldTarget(t *testing.T) {
 		waitFor(t, x, rec, 500)
 		count := func() int { return locked(&s.mu, func() int { return tries }) }
 		first := count()
-		time.Sleep(10 * time.Minute)
+		pass(10 * time.Minute)
 		if n := count() - first; n > 610 || n < 300 {
 			t.Errorf("%d tries in ten minutes", n)
 		}
@@ -247,7 +247,7 @@ func TestHeldTarget(t *testing.T) {
 		s.mu.Lock()
 		blocked = false
 		s.mu.Unlock()
-		time.Sleep(3 * time.Second)
+		pass(3 * time.Second)
 		synctest.Wait()
 		if rec.count() != 1000 || len(rec.rejected) != 0 || len(x.Status().Held) != 0 {
 			t.Errorf("%d reported, %d rejected", rec.count(), len(rec.rejected))
@@ -270,7 +270,7 @@ func TestRejectionBreaker(t *testing.T) {
 			add(t, w, index(rec, seq, "a", fmt.Sprint(seq), `{}`))
 		}
 		w.Publish()
-		time.Sleep(time.Hour)
+		pass(time.Hour)
 		if n := len(rec.rejected); n < 1000 || n > 6000 {
 			t.Errorf("%d rejected", n)
 		}
@@ -301,7 +301,7 @@ func TestReleaseByHand(t *testing.T) {
 			add(t, w, index(rec, seq, "a", fmt.Sprint(seq), `{}`))
 		}
 		w.Publish()
-		time.Sleep(time.Minute)
+		pass(time.Minute)
 		s.mu.Lock()
 		wrong = false
 		s.mu.Unlock()
@@ -309,7 +309,7 @@ func TestReleaseByHand(t *testing.T) {
 			t.Error("release")
 		}
 		synctest.Wait()
-		time.Sleep(time.Second)
+		pass(time.Second)
 		synctest.Wait()
 		if rec.count() != 5000 {
 			t.Errorf("%d reported", rec.count())
@@ -334,14 +334,14 @@ func TestCredentials(t *testing.T) {
 				add(t, w, index(rec, seq, "a", fmt.Sprint(seq), `{}`))
 			}
 			w.Publish()
-			time.Sleep(time.Minute)
+			pass(time.Minute)
 			if st := x.Status(); st.HoldAll == "" || s.requests > 70 || reloads == 0 {
 				t.Errorf("%d requests, %d reloads, status %+v", s.requests, reloads, st)
 			}
 			s.mu.Lock()
 			out = false
 			s.mu.Unlock()
-			time.Sleep(10 * time.Second)
+			pass(10 * time.Second)
 			synctest.Wait()
 			if rec.count() != 5000 || x.Status().HoldAll != "" {
 				t.Errorf("%d reported", rec.count())
@@ -357,7 +357,7 @@ func TestEverythingRefused(t *testing.T) {
 			add(t, w, index(rec, seq, fmt.Sprint("t", seq%3), fmt.Sprint(seq), `{}`))
 		}
 		w.Publish()
-		time.Sleep(time.Hour)
+		pass(time.Hour)
 		if len(rec.rejected) != 0 {
 			t.Errorf("%d rejected", len(rec.rejected))
 		}
@@ -390,12 +390,12 @@ func TestDrainAndDrop(t *testing.T) {
 			add(t, w, index(other, seq, "held", fmt.Sprint("o", seq), `{}`))
 		}
 		w.Publish()
-		time.Sleep(5 * time.Second)
+		pass(5 * time.Second)
 		add(t, w, index(rec, 10, "free", "x", `{}`))
 		w.Publish()
 		x.Drain(rec)
 		synctest.Wait()
-		time.Sleep(10 * time.Millisecond)
+		pass(10 * time.Millisecond)
 		synctest.Wait()
 		if rec.count() != 11 || rec.got[10] != Indexed || rec.got[3] != Abandoned || other.count() != 0 {
 			t.Errorf("reported %v, other %v", rec.got, other.got)
@@ -409,7 +409,7 @@ func TestDrainAndDrop(t *testing.T) {
 		add(t, w, index(third, 2, "free", "2", `{}`))
 		w.Publish()
 		x.Drop(other)
-		time.Sleep(time.Minute)
+		pass(time.Minute)
 		if third.got[1] != 0 || s.applied["free/1"] != 0 {
 			t.Error("sent after it was dropped")
 		}
@@ -472,7 +472,7 @@ func TestHeldShare(t *testing.T) {
 			for ; err == nil && n < 10_000; n++ {
 				err = w.Add(ctx, index(rec, n, []string{"held", "free"}[n%2], fmt.Sprint(n), body))
 				if n%10 == 0 {
-					time.Sleep(10 * time.Millisecond)
+					pass(10 * time.Millisecond)
 					w.Publish()
 				}
 			}
@@ -495,7 +495,7 @@ func TestGate(t *testing.T) {
 		func(s *server, x *Indexer, w *Writer, rec *recorder) {
 			add(t, w, index(rec, 1, "a", "1", `{}`))
 			w.Publish()
-			time.Sleep(time.Minute)
+			pass(time.Minute)
 			synctest.Wait()
 			if s.requests != 0 {
 				t.Error("sent through a closed gate")
@@ -503,7 +503,7 @@ func TestGate(t *testing.T) {
 			x.mu.Lock()
 			open = true
 			x.mu.Unlock()
-			time.Sleep(time.Second)
+			pass(time.Second)
 			synctest.Wait()
 			if rec.count() != 1 {
 				t.Error("not sent")
@@ -522,7 +522,7 @@ func TestResize(t *testing.T) {
 				n++
 			}
 			w.Publish()
-			time.Sleep(2 * time.Second)
+			pass(2 * time.Second)
 			synctest.Wait()
 			if got := x.Status().Indexers; got != max(1, size) {
 				t.Errorf("%d indexers, want %d", got, size)

@@ -62,7 +62,7 @@ func waitFor(t *testing.T, x *Indexer, rec *recorder, n int) {
 		if rec.count() >= n {
 			return
 		}
-		time.Sleep(time.Second)
+		pass(time.Second)
 	}
 	defer x.Close()
 	t.Fatalf("heard of %d actions of %d after two hours; status %+v", rec.count(), n, x.Status())
@@ -186,11 +186,11 @@ func chaos(t *testing.T, seed uint64) {
 		}
 		if rnd.IntN(20) == 0 {
 			w.Publish()
-			time.Sleep(time.Duration(rnd.IntN(300)) * time.Millisecond)
+			pass(time.Duration(rnd.IntN(300)) * time.Millisecond)
 		}
 	}
 	w.Publish()
-	time.Sleep(30 * time.Second)
+	pass(30 * time.Second)
 	synctest.Wait()
 	s.mu.Lock()
 	calm = true
@@ -198,7 +198,7 @@ func chaos(t *testing.T, seed uint64) {
 	// A record that spoils its request is told from a server that refuses
 	// everything by what is accepted after it.
 	for i := range 3 {
-		time.Sleep(time.Minute)
+		pass(time.Minute)
 		for k, target := range targets {
 			seq := uint64(n + 3*i + k)
 			add(t, w, index(rec, seq, target, "good", `{}`))

@@ -274,3 +274,8 @@ func locked[T any](mu *sync.Mutex, f func() T) T {
 	defer mu.Unlock()
 	return f()
 }
+
+// pass lets virtual time go by.
+func pass(d time.Duration) {
+	time.Sleep(d) //nolint:forbidigo // the clock is a bubble's
+}
