@@ -202,8 +202,6 @@ func unicodeEscape(s []byte) (r rune, n int) {
 		return 0, 0
 	case !utf16.IsSurrogate(r):
 		return r, 6
-	case len(s) < 12:
-		return 0, 0
 	}
 	if r = utf16.DecodeRune(r, hex4(s[6:])); r == utf8.RuneError {
 		return 0, 0

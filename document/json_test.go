@@ -344,7 +344,7 @@ func TestFindAgreesWithEncodingJSON(t *testing.T) {
 // A comment, which some servers pass over, is never read as content.
 func TestFindRefusesComments(t *testing.T) {
 	var scratch []byte
-	for _, doc := range []string{`{"x":{/* " */},"id":"1"}`, `{"x":1/*,"id":"2"*/,"id":"1"}`, `{/*"id":"2",*/"id":"1"}`, `{"x":1//,"id":"2"`, `{"x":/**/1,"id":"1"}`, `{"id":"1"/**/}`} {
+	for _, doc := range []string{`{"x":{/* " */},"id":"1"}`, `{"x":1/*,"id":"2"*/,"id":"1"}`, `{/*"id":"2",*/"id":"1"}`, `{"x":1//,"id":"2"`, `{"x":/**/1,"id":"1"}`, `{"id":"1"/**/}`, `{"x":[/*],"id":"2"}*/1],"id":"1"}`} {
 		if raw, ok := (pointer{{"id", -1}}).find([]byte(doc), &scratch); ok {
 			t.Errorf("%s: followed, to %s", doc, raw)
 		}

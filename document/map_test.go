@@ -3,6 +3,7 @@ package document
 import (
 	"bytes"
 	"fmt"
+	"reflect"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -507,6 +508,25 @@ func TestReplaysAreTheSame(t *testing.T) {
 			t.Fatalf("%s\n%s", render(&used), render(&fresh))
 		}
 	})
+}
+
+// Nothing of one record is left in the result of the next.
+func TestResultsAreForgotten(t *testing.T) {
+	all := mustRules(t, Config{Index: "e", Deletes: "tombstone", Customer: "key", Routing: "key"})
+	for name, rec := range map[string]*kgo.Record{"rejected": record("k", "x"), "ignored": record("k", nil), "sent": record(nil, "{}")} {
+		r := mustRules(t, Config{Index: "e", OnNull: "ignore"})
+		var used, fresh Result
+		all.Map(record("k", nil), 1, &used)
+		if !used.Changed || !used.Ordered || !used.Tombstone || used.Customer == nil || used.Action.Routing == nil {
+			t.Fatalf("%+v", used)
+		}
+		r.Map(rec, 1, &used)
+		r.Map(rec, 1, &fresh)
+		used.scratch, used.name, used.names, used.check = fresh.scratch, fresh.name, fresh.names, fresh.check
+		if !reflect.DeepEqual(used, fresh) {
+			t.Errorf("%s: %+v, want %+v", name, used, fresh)
+		}
+	}
 }
 
 func TestScratchIsGivenBack(t *testing.T) {
