@@ -140,8 +140,9 @@ func (a *assignment) enqueue(recs []*kgo.Record) (full bool, err error) {
 	return a.bytes > a.c.highMark, nil
 }
 
-// saw notes the ends of the log that a fetch brought.
-func (a *assignment) saw(p kgo.FetchPartition, committedOnly bool) {
+// saw notes the ends of the log that a fetch brought. lost is how many offsets,
+// from the next to fetch on, the log no longer has.
+func (a *assignment) saw(p kgo.FetchPartition, committedOnly bool) (lost, from int64) {
 	a.topic.sawEnd(p.HighWatermark)
 	a.l.mu.Lock()
 	defer a.l.mu.Unlock()
@@ -151,6 +152,10 @@ func (a *assignment) saw(p kgo.FetchPartition, committedOnly bool) {
 		a.end = p.HighWatermark
 	}
 	a.start = p.LogStartOffset
+	if a.fetched >= 0 && a.start > a.fetched && !a.stopped.Load() {
+		return a.start - a.fetched, a.fetched
+	}
+	return 0, 0
 }
 
 // recordBytes is what a record counts for in memory: its content, and its

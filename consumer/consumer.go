@@ -309,7 +309,12 @@ func (c *Consumer) take(fetches kgo.Fetches) {
 		if a == nil {
 			return
 		}
-		a.saw(p.FetchPartition, c.committedOnly())
+		if lost, from := a.saw(p.FetchPartition, c.committedOnly()); lost > 0 {
+			// With `halt` the broker's error came first.
+			c.counters.dataLoss.Add(1)
+			c.log.Error().Str("topic", p.Topic).Int32("partition", p.Partition).Int64("from", from).Int64("to", from+lost).
+				Msg("data loss: Kafka deleted records before they were read; going on at the log's start (on_data_loss: resume)")
+		}
 		over, err := a.enqueue(p.Records)
 		if err != nil {
 			c.dataLoss(a, err)

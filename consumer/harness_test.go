@@ -74,22 +74,29 @@ func newWorld(t *testing.T, partitions int32, opts ...kfake.Opt) *world {
 		t.Fatal(err)
 	}
 	t.Cleanup(k.Close)
-	cl, err := kgo.NewClient(kgo.SeedBrokers(k.ListenAddrs()...), kgo.RecordPartitioner(kgo.ManualPartitioner()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(cl.Close)
 	w := &world{
-		t: t, kafka: k, client: cl, adm: kadm.NewClient(cl), topics: []string{testTopic}, control: &control{},
+		t: t, kafka: k, topics: []string{testTopic}, control: &control{},
 		produced: map[tp][]int64{}, handled: map[tp]map[int64]int{}, commits: map[tp]int64{}, metas: map[tp]string{},
 		changed: make(chan struct{}),
 	}
+	w.connect()
 	k.ControlKey(int16(kmsg.OffsetCommit), func(kreq kmsg.Request) (kmsg.Response, error, bool) {
 		k.KeepControl()
 		w.sawCommit(kreq.(*kmsg.OffsetCommitRequest))
 		return nil, nil, false
 	})
 	return w
+}
+
+// connect makes a client that knows the topics as they are now.
+func (w *world) connect() {
+	w.t.Helper()
+	cl, err := kgo.NewClient(kgo.SeedBrokers(w.kafka.ListenAddrs()...), kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(cl.Close)
+	w.client, w.adm = cl, kadm.NewClient(cl)
 }
 
 func (w *world) sawCommit(req *kmsg.OffsetCommitRequest) {
