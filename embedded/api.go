@@ -141,7 +141,7 @@ func (es *Elasticsearch) route(ctx context.Context, r *Request, f *Fault) *answe
 	case "_aliases":
 		return es.postAliases(r)
 	case "_alias":
-		return es.getAlias(r, "", strings.Join(rest, ","))
+		return es.getAlias("", strings.Join(rest, ","))
 	case "_mapping":
 		return es.mappingCall(r, "_all")
 	case "_settings":
@@ -188,14 +188,14 @@ func (es *Elasticsearch) routeIndex(ctx context.Context, r *Request, f *Fault) *
 		}
 		return es.bulk(ctx, r, name, f)
 	case "_doc":
-		return es.docCall(ctx, r, name, rest)
+		return es.docCall(r, name, rest)
 	case "_create":
 		if len(rest) == 1 && r.is("PUT", "POST") {
-			return es.putDoc(ctx, r, name, rest[0], true, opCreate)
+			return es.putDoc(r, name, rest[0], true, opCreate)
 		}
 	case "_update":
 		if len(rest) == 1 && r.is("POST") {
-			return es.putDoc(ctx, r, name, rest[0], true, opUpdate)
+			return es.putDoc(r, name, rest[0], true, opUpdate)
 		}
 	case "_source":
 		if len(rest) == 1 && r.is("GET") {
@@ -258,7 +258,7 @@ var docParameters = parameterSet("refresh", "timeout", "pipeline", "routing", "r
 	"version", "version_type", "if_seq_no", "if_primary_term", "op_type", "realtime", "preference", "stored_fields", "_source", "_source_includes",
 	"_source_excludes", "retry_on_conflict", "lang", "include_source_on_error")
 
-func (es *Elasticsearch) docCall(ctx context.Context, r *Request, name string, rest []string) *answer {
+func (es *Elasticsearch) docCall(r *Request, name string, rest []string) *answer {
 	if len(rest) > 1 {
 		return r.noHandler()
 	}
@@ -266,22 +266,22 @@ func (es *Elasticsearch) docCall(ctx context.Context, r *Request, name string, r
 		if r.Method != http.MethodPost {
 			return r.wrongMethod("POST")
 		}
-		return es.putDoc(ctx, r, name, "", false, opIndex)
+		return es.putDoc(r, name, "", false, opIndex)
 	}
 	switch r.Method {
 	case http.MethodGet, http.MethodHead:
 		return es.getDoc(r, name, rest[0])
 	case http.MethodPut, http.MethodPost:
-		return es.putDoc(ctx, r, name, rest[0], true, opIndex)
+		return es.putDoc(r, name, rest[0], true, opIndex)
 	case http.MethodDelete:
-		return es.putDoc(ctx, r, name, rest[0], true, opDelete)
+		return es.putDoc(r, name, rest[0], true, opDelete)
 	}
 	return r.wrongMethod("GET", "PUT", "DELETE", "HEAD", "POST")
 }
 
 // putDoc writes one document. It is a bulk request of one item, answered as the
 // document APIs do.
-func (es *Elasticsearch) putDoc(ctx context.Context, r *Request, name, id string, hasID bool, op opType) *answer {
+func (es *Elasticsearch) putDoc(r *Request, name, id string, hasID bool, op opType) *answer {
 	if err := r.unknownParameter(docParameters); err != nil {
 		return failure(err)
 	}
@@ -759,7 +759,7 @@ func aliasesDone(es *Elasticsearch) *answer {
 func (es *Elasticsearch) indexAlias(r *Request, name string, rest []string) *answer {
 	names := strings.Join(rest, ",")
 	if r.is("GET") {
-		return es.getAlias(r, name, names)
+		return es.getAlias(name, names)
 	}
 	body, err := r.object(es)
 	if err != nil {
@@ -781,7 +781,7 @@ func (es *Elasticsearch) indexAlias(r *Request, name string, rest []string) *ans
 	return aliasesDone(es)
 }
 
-func (es *Elasticsearch) getAlias(r *Request, indexName, names string) *answer {
+func (es *Elasticsearch) getAlias(indexName, names string) *answer {
 	places, err := es.expand(indexName, false)
 	if err != nil {
 		return failure(err)

@@ -16,9 +16,8 @@ type bulkItem struct {
 	hasIndex    bool
 	hasID       bool // named, be it empty
 	autoID      bool
-	alias       bool // require_alias
-	dataStream  bool // require_data_stream
-	listIndex   int
+	alias       bool   // require_alias
+	dataStream  bool   // require_data_stream
 	upsert      []byte // of an update
 	asUpsert    bool
 	keepNoop    bool // detect_noop: false
@@ -652,7 +651,8 @@ func (w *bulkWriter) item(t *resolved, it *bulkItem, r *result, got *doc) {
 		return
 	}
 	out[len(out)-1] = '}'
-	w.out = append(out, '}')
+	out = append(out, '}')
+	w.out = out
 	w.items++
 }
 

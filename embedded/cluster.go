@@ -705,7 +705,7 @@ func (es *Elasticsearch) aliasAction(a any, dropped *[]string) *apiError {
 		removed := false
 		for _, n := range names {
 			for have := range es.aliases {
-				if have != n && !(strings.Contains(n, "*") && glob(n, have)) {
+				if have != n && (!strings.Contains(n, "*") || !glob(n, have)) {
 					continue
 				}
 				for _, ix := range concrete {

@@ -234,17 +234,15 @@ func (t transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	default:
 	}
 	es.running.Go(func() {
-		var body []byte
-		var err error
-		if req.Body != nil {
-			body, err = io.ReadAll(req.Body)
-			closeBody(req)
-		}
+		buf := bodies.Get().(*bytes.Buffer)
+		defer bodies.Put(buf)
+		err := es.read(req, buf)
+		closeBody(req)
 		if err != nil {
 			done <- outcome{nil, err}
 			return
 		}
-		a, err := es.exchange(ctx, newRequest(req, body))
+		a, err := es.exchange(ctx, newRequest(req, buf.Bytes()))
 		done <- outcome{a, err}
 	})
 	select {
@@ -335,12 +333,8 @@ func (b *answerBody) Close() error {
 // ServeHTTP serves one request of a real connection.
 func (es *Elasticsearch) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	buf := bodies.Get().(*bytes.Buffer)
-	buf.Reset()
 	defer bodies.Put(buf)
-	if req.ContentLength > 0 && req.ContentLength <= es.maxLen.Load() {
-		buf.Grow(int(req.ContentLength) + bytes.MinRead)
-	}
-	if _, err := buf.ReadFrom(req.Body); err != nil {
+	if err := es.read(req, buf); err != nil {
 		panic(http.ErrAbortHandler)
 	}
 	a, err := es.exchange(req.Context(), newRequest(req, buf.Bytes()))
@@ -365,6 +359,19 @@ func (es *Elasticsearch) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		panic(http.ErrAbortHandler)
 	}
 	_, _ = w.Write(a.body) // the client may be gone
+}
+
+// read reads a request's body.
+func (es *Elasticsearch) read(req *http.Request, buf *bytes.Buffer) error {
+	buf.Reset()
+	if req.Body == nil {
+		return nil
+	}
+	if n := req.ContentLength; n > 0 && n <= es.maxLen.Load() {
+		buf.Grow(int(n) + bytes.MinRead)
+	}
+	_, err := buf.ReadFrom(req.Body)
+	return err
 }
 
 var bodies = sync.Pool{New: func() any { return new(bytes.Buffer) }}

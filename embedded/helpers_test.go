@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"go.uber.org/goleak"
@@ -17,6 +18,9 @@ type (
 	kmsgCommit         = kmsg.OffsetCommitRequest
 	kmsgCommitResponse = kmsg.OffsetCommitResponse
 )
+
+// pass lets time pass in a synctest bubble.
+func pass(d time.Duration) { <-time.After(d) }
 
 // do sends a request and returns its status and body.
 func do(t *testing.T, es *Elasticsearch, method, path, body string) (int, string) {

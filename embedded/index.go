@@ -169,6 +169,7 @@ func (ix *index) check(p *docParser, id, source []byte) *apiError {
 		if err := ix.blocked(blockMetadata); err != nil {
 			return err
 		}
+		p.m.root.settle()
 		ix.mapping.Store(p.m)
 	}
 	return nil

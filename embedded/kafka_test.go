@@ -29,10 +29,10 @@ func mustClient(t *testing.T, k *Kafka, opts ...kgo.Opt) *kgo.Client {
 	return c
 }
 
-func numbered(topic string, partition int32, n int) []*kgo.Record {
+func numbered(n int) []*kgo.Record {
 	out := make([]*kgo.Record, n)
 	for i := range out {
-		out[i] = &kgo.Record{Topic: topic, Partition: partition, Key: []byte("k" + strconv.Itoa(i)), Value: []byte(`{"n":` + strconv.Itoa(i) + `}`)}
+		out[i] = &kgo.Record{Topic: "events", Key: []byte("k" + strconv.Itoa(i)), Value: []byte(`{"n":` + strconv.Itoa(i) + `}`)}
 	}
 	return out
 }
@@ -79,7 +79,7 @@ func TestOracle(t *testing.T) {
 				defer k.Close()
 				o := NewOracle(stored(tc.held))
 				o.Watch(k)
-				records := numbered("events", 0, 10)
+				records := numbered(10)
 				if err := k.ProduceTo(ctx, records...); err != nil {
 					t.Fatal(err)
 				}
@@ -117,7 +117,7 @@ func TestOracleLetters(t *testing.T) {
 		k := mustKafka(t, KafkaConfig{Virtual: true, Brokers: 2, Topics: map[string]int32{"events": 1, "dead": 2}})
 		defer k.Close()
 		o := NewOracle(func(*kgo.Record) bool { return false })
-		records := numbered("events", 0, 3)
+		records := numbered(3)
 		if err := k.ProduceTo(ctx, records...); err != nil {
 			t.Fatal(err)
 		}
@@ -129,9 +129,9 @@ func TestOracleLetters(t *testing.T) {
 		if err := k.Produce(ctx, letter("0")); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Second)
+		pass(time.Second)
 		o.Commit(Commit{Group: "g", Topic: "events", Offset: 3})
-		time.Sleep(time.Second)
+		pass(time.Second)
 		if err := k.Produce(ctx, letter("1")); err != nil {
 			t.Fatal(err)
 		}
@@ -174,7 +174,7 @@ func TestKafkaFaults(t *testing.T) {
 		end := k.Hiccup()
 		time.AfterFunc(5*time.Second, end)
 		start := time.Now()
-		if err := k.Produce(ctx, numbered("events", 0, 1)...); err != nil {
+		if err := k.Produce(ctx, numbered(1)...); err != nil {
 			t.Fatal(err)
 		}
 		if took := time.Since(start); took < 5*time.Second {
@@ -182,7 +182,7 @@ func TestKafkaFaults(t *testing.T) {
 		}
 		h := k.NotLeader("events")
 		time.AfterFunc(5*time.Second, h.Remove)
-		if err := k.Produce(ctx, numbered("events", 0, 1)...); err != nil {
+		if err := k.Produce(ctx, numbered(1)...); err != nil {
 			t.Fatal(err)
 		}
 		if h.Hits() == 0 {

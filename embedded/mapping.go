@@ -52,7 +52,6 @@ func newMapping() *mapping {
 
 func (f *field) clone() *field {
 	c := *f
-	c.fresh = false
 	if f.props != nil {
 		c.props = make(map[string]*field, len(f.props))
 		for k, v := range f.props {
@@ -60,6 +59,14 @@ func (f *field) clone() *field {
 		}
 	}
 	return &c
+}
+
+// settle ends the newness of the fields that a document brought.
+func (f *field) settle() {
+	f.fresh = false
+	for _, c := range f.props {
+		c.settle()
+	}
 }
 
 func (m *mapping) clone() *mapping {
@@ -871,9 +878,9 @@ func (p *docParser) leaf(c *field, nm []byte, k tokenKind) {
 				"\" (whose UTF8 encoding is longer than the max length 32766)"))
 		}
 	case "boolean":
-		switch {
-		case k == tokTrue || k == tokFalse:
-		case k == tokString:
+		switch k {
+		case tokTrue, tokFalse:
+		case tokString:
 			if s := string(p.text()); s != "true" && s != "false" && s != "" {
 				bad(illegalArgument("Failed to parse value [" + s + "] as only [true] or [false] are allowed."))
 			}

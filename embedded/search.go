@@ -621,7 +621,7 @@ func (es *Elasticsearch) searchParts(r *Request, name string, s *searchRequest) 
 			return nil, nil, err
 		}
 		from, to := max(s.plan.from, f.from), min(s.plan.to, f.to)
-		if len(s.after) == 1 && s.inOrder() && s.sort != nil {
+		if s.total < 0 && len(s.after) == 1 && s.inOrder() && s.sort != nil {
 			if n, err := strconv.ParseInt(fmt.Sprint(s.after[0]), 10, 64); err == nil {
 				from = max(from, n+1)
 			}

@@ -182,7 +182,7 @@ func (s *shard) applyLocked(w *write, now int64) result {
 	}
 	if w.op != opDelete {
 		s.mu.bytes += int64(len(w.source))
-		d.source = append(make([]byte, 0, len(w.source)), w.source...)
+		d.source = append([]byte(nil), w.source...)
 	}
 	sl.now = d
 	if !sl.dirty {
