@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"sync"
 	"time"
 
@@ -86,6 +87,15 @@ func (k *Kafka) ClientOptions() []kgo.Opt {
 		opts = append(opts, kgo.Dialer(k.network.DialContext))
 	}
 	return opts
+}
+
+// Dial connects to a broker, as the clients of [Kafka.ClientOptions] do.
+func (k *Kafka) Dial(ctx context.Context, network, address string) (net.Conn, error) {
+	if k.network != nil {
+		return k.network.DialContext(ctx, network, address)
+	}
+	var d net.Dialer
+	return d.DialContext(ctx, network, address)
 }
 
 // WatchCommits calls fn for each partition of every OffsetCommit before the
