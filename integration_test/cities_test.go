@@ -60,6 +60,7 @@ dead_letter: {topic: %s}
 	signals := []syscall.Signal{syscall.SIGKILL, syscall.SIGKILL, syscall.SIGTERM, syscall.SIGKILL}
 	shares := slices.Collect(slices.Chunk(records, len(records)/(len(signals)+1)+1))
 	for i, signal := range signals {
+		began := time.Now()
 		sluice := startSluice(t, config)
 		producing := produceAside(t, kafka, shares[i])
 		sluice.AwaitOutcomes(t, 2*time.Minute, float64(len(shares[i])/4))
@@ -70,7 +71,8 @@ dead_letter: {topic: %s}
 		assertLedger(t, sluice)
 		producing.Wait()
 		lag, err := kafka.Lag(t.Context(), group, topic)
-		t.Logf("%v: handled %.0f records, left a lag of %d (%v)", signal, sluice.Metrics().Sum("sluice_records_total"), lag, err)
+		t.Logf("%v after %.1f s: handled %.0f records, left a lag of %d (%v)",
+			signal, time.Since(began).Seconds(), sluice.Metrics().Sum("sluice_records_total"), lag, err)
 	}
 	sluice := startSluice(t, config)
 	produceAside(t, kafka, shares[len(signals)]).Wait()

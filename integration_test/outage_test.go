@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"os"
 	"strings"
 	"syscall"
@@ -56,11 +57,13 @@ func TestElasticsearchGoesAway(t *testing.T) {
 
 			// Twice what memory holds, so that fetching must pause.
 			const limit, size, count = 16 << 20, 1 << 10, 32 << 10
-			filler := strings.Repeat("x", size)
+			random := rand.NewChaCha8([32]byte{})
+			filler := make([]byte, size/2)
 			want := map[string]string{}
 			var records []*kgo.Record
 			for n := range count {
-				key, value := fmt.Sprintf("key-%d", n), fmt.Sprintf(`{"n":%d,"filler":%q}`, n, filler)
+				_, _ = random.Read(filler) // does not fail
+				key, value := fmt.Sprintf("key-%d", n), fmt.Sprintf(`{"n":%d,"filler":"%x"}`, n, filler)
 				want[key] = value
 				records = append(records, &kgo.Record{Topic: topic, Key: []byte(key), Value: []byte(value)})
 			}
@@ -75,7 +78,7 @@ kafka:
 elasticsearch: {addresses: [%q]}
 documents: {index: %s}
 indexer: {flush_documents: 500}
-memory: {limit: %d}
+memory: {limit: %dB}
 dead_letter: {topic: %s}
 `, kafka.address, group, topic, elasticsearch.URL(), index, limit, letters))
 			produceAside(t, kafka, first).Wait()

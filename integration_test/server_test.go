@@ -108,30 +108,41 @@ func lastLog(ctr *testcontainers.DockerContainer) string {
 // Pause freezes the server: it accepts connections and never answers.
 func (s *server) Pause(t *testing.T) {
 	t.Helper()
-	s.do(t, "pause", func(engine *testcontainers.DockerClient, id string) error {
+	must(t, s.do(t.Context(), func(engine *testcontainers.DockerClient, id string) error {
 		_, err := engine.ContainerPause(t.Context(), id, client.ContainerPauseOptions{})
 		return err
-	})
+	}))
 }
 
 // Unpause lets a paused server go on.
 func (s *server) Unpause(t *testing.T) {
 	t.Helper()
-	s.do(t, "unpause", func(engine *testcontainers.DockerClient, id string) error {
+	must(t, s.do(t.Context(), func(engine *testcontainers.DockerClient, id string) error {
 		_, err := engine.ContainerUnpause(t.Context(), id, client.ContainerUnpauseOptions{})
 		return err
-	})
+	}))
 }
 
 // Kill ends the server with SIGKILL and returns when it is gone: connections
 // are refused from then on.
 func (s *server) Kill(t *testing.T) {
 	t.Helper()
-	s.do(t, "kill", func(engine *testcontainers.DockerClient, id string) error {
-		if _, err := engine.ContainerKill(t.Context(), id, client.ContainerKillOptions{Signal: "KILL"}); err != nil {
+	must(t, s.kill(t.Context()))
+}
+
+// Restart starts a killed server at its old address, with its data, and
+// returns when it is ready.
+func (s *server) Restart(t *testing.T) {
+	t.Helper()
+	must(t, s.container.Start(t.Context()))
+}
+
+func (s *server) kill(ctx context.Context) error {
+	return s.do(ctx, func(engine *testcontainers.DockerClient, id string) error {
+		if _, err := engine.ContainerKill(ctx, id, client.ContainerKillOptions{Signal: "KILL"}); err != nil {
 			return err
 		}
-		gone := engine.ContainerWait(t.Context(), id, client.ContainerWaitOptions{Condition: container.WaitConditionNotRunning})
+		gone := engine.ContainerWait(ctx, id, client.ContainerWaitOptions{Condition: container.WaitConditionNotRunning})
 		select {
 		case <-gone.Result:
 			return nil
@@ -141,22 +152,20 @@ func (s *server) Kill(t *testing.T) {
 	})
 }
 
-// Restart starts a killed server at its old address, with its data, and
-// returns when it is ready.
-func (s *server) Restart(t *testing.T) {
-	t.Helper()
-	s.do(t, "start", func(*testcontainers.DockerClient, string) error { return s.container.Start(t.Context()) })
-}
-
-func (s *server) do(t *testing.T, what string, f func(engine *testcontainers.DockerClient, id string) error) {
-	t.Helper()
-	engine, err := testcontainers.NewDockerClientWithOpts(t.Context())
+// do calls f with the engine and the container's id.
+func (s *server) do(ctx context.Context, f func(engine *testcontainers.DockerClient, id string) error) error {
+	engine, err := testcontainers.NewDockerClientWithOpts(ctx)
 	if err != nil {
-		t.Fatal(err)
+		return err
 	}
 	defer engine.Close()
-	if err := f(engine, s.container.GetContainerID()); err != nil {
-		t.Fatalf("%s %s: %v", what, s.address, err)
+	return f(engine, s.container.GetContainerID())
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 

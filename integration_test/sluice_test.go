@@ -90,10 +90,13 @@ func startSluice(t *testing.T, config string) *Sluice {
 		}
 	})
 	await(t, time.Minute, "sluice to serve metrics", func() error {
-		if s.Metrics() != nil {
-			return nil
+		if err := s.Check(); err != nil {
+			return err
 		}
-		return s.Check()
+		if s.Metrics() == nil {
+			return errors.New("nothing was scraped yet")
+		}
+		return nil
 	})
 	return s
 }
