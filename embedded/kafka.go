@@ -84,9 +84,15 @@ func (k *Kafka) Addresses() []string { return k.ListenAddrs() }
 func (k *Kafka) ClientOptions() []kgo.Opt {
 	opts := []kgo.Opt{kgo.SeedBrokers(k.Addresses()...)}
 	if k.network != nil {
-		opts = append(opts, kgo.Dialer(k.network.DialContext))
+		opts = append(opts, kgo.Dialer(k.DialContext))
 	}
 	return opts
+}
+
+// DialContext connects to a broker of a [KafkaConfig.Virtual] cluster: for a
+// test that wants the connection to misbehave.
+func (k *Kafka) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	return k.network.DialContext(ctx, network, address)
 }
 
 // Dial connects to a broker, as the clients of [Kafka.ClientOptions] do.
