@@ -1012,6 +1012,9 @@ func (es *Elasticsearch) templateCall(r *Request, name string) *answer {
 		if err != nil {
 			return failure(err)
 		}
+		if _, ok := body["allow_auto_create"]; ok && es.cfg.Flavour == FlavourOpenSearch {
+			return failure(newError(http.StatusBadRequest, "x_content_parse_exception", "[1:1] [index_template] unknown field [allow_auto_create]"))
+		}
 		t, err := newTemplate(name, body)
 		if err != nil {
 			return failure(err)

@@ -461,7 +461,14 @@ func (es *Elasticsearch) runBulk(ctx context.Context, b *bulkRequest, d *bulkDef
 	}
 	w.out = b.out[:headroom]
 	now := nanos()
+	var order []int
+	if es.cfg.Flavour == FlavourOpenSearch {
+		order = es.ingestOrder(b, find)
+	}
 	for i := range b.items {
+		if order != nil {
+			i = order[i]
+		}
 		it := &b.items[i]
 		t := find(it)
 		res := result{}
@@ -484,6 +491,42 @@ func (es *Elasticsearch) runBulk(ctx context.Context, b *bulkRequest, d *bulkDef
 		}
 	}
 	return w.finish(es.cfg.Flavour), nil
+}
+
+// ingestOrder is the order of OpenSearch's answers, or nil for that of the
+// request: an OpenSearch 2.19 fills the places of all items that ingest pipelines
+// have kept from being written with the failed and the dropped ones in the order
+// in which it noticed them: missing pipelines, then drops.
+func (es *Elasticsearch) ingestOrder(b *bulkRequest, find func(*bulkItem) *resolved) []int {
+	var places, missing, dropped []int
+	for i := range b.items {
+		it := &b.items[i]
+		t := find(it)
+		if t.ix == nil || it.op != opIndex && it.op != opCreate {
+			continue
+		}
+		drop, err := es.ingest(t.ix, it)
+		switch {
+		case err != nil:
+			missing = append(missing, i)
+		case drop:
+			dropped = append(dropped, i)
+		default:
+			continue
+		}
+		places = append(places, i)
+	}
+	if len(missing) == 0 || len(dropped) == 0 {
+		return nil
+	}
+	order := make([]int, len(b.items))
+	for i := range order {
+		order[i] = i
+	}
+	for n, i := range append(missing, dropped...) {
+		order[places[n]] = i
+	}
+	return order
 }
 
 func (ix *index) refresh(now int64) {

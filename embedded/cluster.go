@@ -136,6 +136,9 @@ func (es *Elasticsearch) autoCreate(name string) *apiError {
 	}
 	if tm == nil || tm.autoCreate == nil {
 		if why := es.autoCreateRefusal(name); why != "" {
+			if es.cfg.Flavour == FlavourOpenSearch {
+				return indexMissing(name)
+			}
 			return newError(http.StatusNotFound, "index_not_found_exception", "no such index ["+name+"] and "+why,
 				"index_uuid", "_na_", "index", name)
 		}
@@ -147,6 +150,7 @@ func (es *Elasticsearch) autoCreate(name string) *apiError {
 	return err
 }
 
+// autoCreateRefusal returns why action.auto_create_index forbids an index, or "".
 func (es *Elasticsearch) autoCreateRefusal(name string) string {
 	v := es.setting("action.auto_create_index")
 	switch v {
@@ -335,7 +339,10 @@ func (es *Elasticsearch) shardLimit(n int) *apiError {
 	}
 	text := "this action would add [" + strconv.Itoa(n) + "] shards, but this cluster currently has [" + strconv.Itoa(open) + "]/[" +
 		strconv.Itoa(limit) + "] maximum normal shards open"
-	if es.cfg.Flavour == FlavourElasticsearch {
+	if es.cfg.Flavour == FlavourOpenSearch {
+		text = "this action would add [" + strconv.Itoa(n) + "] total shards, but this cluster currently has [" + strconv.Itoa(open) + "]/[" +
+			strconv.Itoa(limit) + "] maximum shards open"
+	} else {
 		text += "; for more information, see https://www.elastic.co/guide/en/elasticsearch/reference/8.19/size-your-shards.html#troubleshooting-max-shards-open"
 	}
 	return newError(http.StatusBadRequest, "validation_exception", "Validation Failed: 1: "+text+";")

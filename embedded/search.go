@@ -429,7 +429,7 @@ type sortKey struct {
 	desc  bool
 }
 
-func parseSearch(r *Request, body map[string]any) (*searchRequest, *apiError) {
+func parseSearch(r *Request, body map[string]any, ids bool) (*searchRequest, *apiError) {
 	s := &searchRequest{plan: everything(), size: 10, total: 10000, source: querySource(r.Query)}
 	number := func(v any, dst *int) *apiError {
 		n, err := strconv.Atoi(fmt.Sprint(v))
@@ -467,7 +467,7 @@ func parseSearch(r *Request, body map[string]any) (*searchRequest, *apiError) {
 		case "from":
 			err = number(v, &s.from)
 		case "sort":
-			s.sort, err = parseSort(v)
+			s.sort, err = parseSort(v, ids)
 		case "search_after":
 			s.after, _ = v.([]any)
 		case "version":
@@ -518,7 +518,8 @@ func valueToken(v any) string {
 	return "VALUE_NUMBER"
 }
 
-func parseSort(v any) ([]sortKey, *apiError) {
+// parseSort reads sort keys. ids allows _id, which Elasticsearch refuses by default.
+func parseSort(v any, ids bool) ([]sortKey, *apiError) {
 	list, ok := v.([]any)
 	if !ok {
 		list = []any{v}
@@ -539,7 +540,7 @@ func parseSort(v any) ([]sortKey, *apiError) {
 		}
 	}
 	for _, k := range keys {
-		if k.field == "_id" {
+		if k.field == "_id" && !ids {
 			return nil, phaseFailure(illegalArgument("Fielddata access on the _id field is disallowed, you can re-enable it by updating the dynamic cluster setting: indices.id_field_data.enabled"))
 		}
 	}
@@ -713,6 +714,8 @@ func (h *hit) sortValue(name string) (any, *apiError) {
 		return int64(h.n)<<40 | h.doc.seq, nil
 	case "_score":
 		return 1.0, nil
+	case "_id":
+		return h.doc.id, nil
 	}
 	f := h.ix.mapping.Load().lookup(name)
 	if f == nil || f.isObject() {
@@ -804,7 +807,7 @@ func (es *Elasticsearch) search(r *Request, name string, fault *Fault) *answer {
 	if err != nil {
 		return failure(err)
 	}
-	s, err := parseSearch(r, body)
+	s, err := parseSearch(r, body, es.cfg.Flavour == FlavourOpenSearch)
 	if err != nil {
 		return failure(err)
 	}

@@ -80,7 +80,9 @@ type tcase struct {
 	restart bool
 	// elastic cases are Elasticsearch's only: the text or the feature differs.
 	elastic bool
-	steps   []step
+	// opensearch cases are OpenSearch's only.
+	opensearch bool
+	steps      []step
 }
 
 // A step is one request and what its answer must be.
@@ -121,6 +123,8 @@ func (c *tcase) run(t *testing.T, s Server) {
 		t.Skip("the server cannot be restarted")
 	case c.elastic && s.OpenSearch:
 		t.Skip("Elasticsearch only")
+	case c.opensearch && !s.OpenSearch:
+		t.Skip("OpenSearch only")
 	}
 	if s.Transport == nil {
 		s.Transport = http.DefaultTransport
@@ -138,6 +142,9 @@ func (c *tcase) run(t *testing.T, s Server) {
 
 // clean deletes what a case may have left.
 func (s Server) clean(t *testing.T, names *strings.Replacer) {
+	if s.Has&Exclusive != 0 {
+		s.send(t, http.MethodPut, "/_cluster/settings", `{"persistent":{"action.auto_create_index":null,"cluster.max_shards_per_node":null}}`, &step{})
+	}
 	for _, path := range []string{"/{i}", "/{j}", "/{k}", "/_index_template/{i}", "/_index_template/{j}", "/_ingest/pipeline/{i}"} {
 		req, err := http.NewRequestWithContext(context.WithoutCancel(t.Context()), http.MethodDelete, s.URL+names.Replace(path), http.NoBody)
 		if err != nil {
@@ -156,7 +163,7 @@ func (s Server) clean(t *testing.T, names *strings.Replacer) {
 func (st *step) run(t *testing.T, s Server, at string, names *strings.Replacer) {
 	t.Helper()
 	if st.wait > 0 {
-		time.Sleep(st.wait)
+		<-time.After(st.wait) // for the server to forget deletes
 	}
 	if st.restart {
 		if err := s.Restart(t.Context()); err != nil {
