@@ -328,6 +328,9 @@ func (a *assignment) writeLetter(seq uint64, letter *deadletter.Letter) {
 		case errors.Is(err, deadletter.ErrOversize):
 			letter.Type = "dead_letter_oversize"
 			a.block(seq, letter, HaltRejected)
+		case errors.Is(err, deadletter.ErrRefused):
+			letter.Type = "dead_letter_refused"
+			a.block(seq, letter, HaltRejected)
 		default: // the writer was closed: the next owner delivers it again
 			a.settle(outAbandoned, seq)
 		}
@@ -346,19 +349,20 @@ func (a *assignment) letter(seq uint64, r *indexer.Rejection) (*deadletter.Lette
 		a.c.bug(a, err)
 	}
 	l := &deadletter.Letter{
-		Topic:     a.l.topic,
-		Partition: a.id,
-		Offset:    offset,
-		Timestamp: m.timestamp,
-		Key:       m.key,
-		Value:     r.Body,
-		Headers:   m.headers,
-		Reason:    r.Reason,
-		Type:      r.Type,
-		Status:    r.Status,
-		Target:    r.Target,
-		Attempts:  r.Attempts,
-		Sequence:  r.Version,
+		Topic:      a.l.topic,
+		Partition:  a.id,
+		Offset:     offset,
+		Timestamp:  m.timestamp,
+		Key:        m.key,
+		Value:      r.Body,
+		Headers:    m.headers,
+		Reason:     r.Reason,
+		Type:       r.Type,
+		Status:     r.Status,
+		Target:     r.Target,
+		Attempts:   r.Attempts,
+		Sequence:   r.Version,
+		Generation: a.topic.newest(a.id, offset),
 	}
 	if m.ownValue {
 		l.Value = m.value

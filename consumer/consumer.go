@@ -37,7 +37,7 @@ type Sink interface {
 type DeadLetters interface {
 	// Write stores a letter, whose bytes do not change until done, and calls
 	// done once: with nil after the acknowledgement, with an error that wraps
-	// deadletter.ErrOversize, or with another when it was closed. It never
+	// deadletter.ErrRefused, or with another when it was closed. It never
 	// blocks.
 	Write(l deadletter.Letter, done func(error))
 }

@@ -253,11 +253,11 @@ func (d *dispatcher) record(ctx context.Context, a *assignment, r *kgo.Record, s
 	case document.Ignore:
 		d.done = append(d.done, seq)
 	case document.DeadLetter:
-		a.writeLetter(seq, letterOf(r, res))
+		a.writeLetter(seq, letterOf(r, res, a.gen))
 	case document.Halt:
-		a.block(seq, letterOf(r, res), HaltRejected)
+		a.block(seq, letterOf(r, res, a.gen), HaltRejected)
 	default:
-		a.reject(seq, letterOf(r, res))
+		a.reject(seq, letterOf(r, res, a.gen))
 	}
 	return true
 }
@@ -267,7 +267,7 @@ func (d *dispatcher) send(ctx context.Context, a *assignment, r *kgo.Record, seq
 	if a.topic.rules.OnRejected() != document.Drop {
 		d.meta = appendMeta(d.meta, r, d.result.Changed)
 	}
-	d.action = indexer.Action{Action: d.result.Action, Ordered: d.result.Ordered, Source: a, Seq: seq, Meta: d.meta}
+	d.action = indexer.Action{Action: d.result.Action, Ordered: d.result.Ordered, Tombstone: d.result.Tombstone, Source: a, Seq: seq, Meta: d.meta}
 	for {
 		err := d.w.Add(d.pace, &d.action)
 		if err == nil {
@@ -292,17 +292,18 @@ func (d *dispatcher) send(ctx context.Context, a *assignment, r *kgo.Record, seq
 
 // letterOf is the dead letter of a record that was never sent. It copies: the
 // record's memory is used again.
-func letterOf(r *kgo.Record, res *document.Result) *deadletter.Letter {
+func letterOf(r *kgo.Record, res *document.Result, gen int) *deadletter.Letter {
 	l := &deadletter.Letter{
-		Topic:     r.Topic,
-		Partition: r.Partition,
-		Offset:    r.Offset,
-		Timestamp: r.Timestamp,
-		Key:       cloneBytes(r.Key),
-		Value:     cloneBytes(r.Value),
-		Reason:    res.Reason,
-		Type:      res.Type,
-		Target:    strings.Clone(res.Action.Target),
+		Topic:      r.Topic,
+		Partition:  r.Partition,
+		Offset:     r.Offset,
+		Timestamp:  r.Timestamp,
+		Key:        cloneBytes(r.Key),
+		Value:      cloneBytes(r.Value),
+		Reason:     res.Reason,
+		Type:       res.Type,
+		Target:     strings.Clone(res.Action.Target),
+		Generation: gen,
 	}
 	for _, h := range r.Headers {
 		l.Headers = append(l.Headers, kgo.RecordHeader{Key: h.Key, Value: cloneBytes(h.Value)})

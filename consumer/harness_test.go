@@ -54,6 +54,7 @@ type world struct {
 
 	mu       sync.Mutex
 	produced map[tp][]int64         // offsets that hold a record
+	next     map[tp]int64           // the next offset
 	handled  map[tp]map[int64]int   // how often each was handled
 	commits  map[tp]int64           // the last that the broker saw
 	metas    map[tp]string          // and its metadata
@@ -76,7 +77,7 @@ func newWorld(t *testing.T, partitions int32, opts ...kfake.Opt) *world {
 	t.Cleanup(k.Close)
 	w := &world{
 		t: t, kafka: k, topics: []string{testTopic}, control: &control{},
-		produced: map[tp][]int64{}, handled: map[tp]map[int64]int{}, commits: map[tp]int64{}, metas: map[tp]string{},
+		produced: map[tp][]int64{}, next: map[tp]int64{}, handled: map[tp]map[int64]int{}, commits: map[tp]int64{}, metas: map[tp]string{},
 		changed: make(chan struct{}),
 	}
 	w.connect()
@@ -167,18 +168,27 @@ func (w *world) produceTo(topic string, partition int32, n int, content func(int
 		k, v := content(i)
 		recs[i] = &kgo.Record{Topic: topic, Partition: partition, Key: []byte(k), Value: []byte(v)}
 	}
-	// A commit may come before ProduceSync returns; the offsets must be known
-	// by then, so that the check is not blind.
+	// A commit may come before ProduceSync returns; the check must not be blind
+	// to these records then. One producer a partition: the offsets are known.
+	k := tp{topic, partition}
 	w.mu.Lock()
-	defer w.mu.Unlock()
-	if err := w.client.ProduceSync(context.Background(), recs...).FirstErr(); err != nil {
-		w.t.Fatal(err)
+	next := w.next[k]
+	for i := range recs {
+		w.produced[k] = append(w.produced[k], next+int64(i))
 	}
-	for _, r := range recs {
-		k := tp{topic, r.Partition}
-		w.produced[k] = append(w.produced[k], r.Offset)
+	w.next[k] += int64(n)
+	w.mu.Unlock()
+	ctx, cancel := context.WithTimeout(w.t.Context(), 10*time.Second)
+	defer cancel()
+	if err := w.client.ProduceSync(ctx, recs...).FirstErr(); err != nil {
+		w.t.Error(err)
+		return
 	}
-	w.touch()
+	for i, r := range recs {
+		if r.Offset != next+int64(i) {
+			w.t.Errorf("%v: a record went to offset %d, not %d", k, r.Offset, next+int64(i))
+		}
+	}
 }
 
 // waitAllCommitted waits until every produced record is handled and committed.
