@@ -135,11 +135,7 @@ func (w *worker) written(b *batch, failures []failure) []share {
 		s.accepted++
 		e := f.entry()
 		e.done = true
-		if e.op == bulk.Delete {
-			w.r.add(e, Deleted)
-		} else {
-			w.r.add(e, Indexed)
-		}
+		w.r.add(e, e.written())
 	}
 	return shares
 }

@@ -12,6 +12,9 @@ type Action struct {
 	// at once and never overtake each other. It is false for ids that occur
 	// once (position) and for none.
 	Ordered bool
+	// Tombstone says that the document stands for a deletion: once written, it
+	// is reported as Deleted.
+	Tombstone bool
 	// Source and Seq name the record: the outcome goes to Source under Seq.
 	Source Source
 	Seq    uint64
@@ -27,7 +30,7 @@ type Outcome uint8
 // are reported by methods of their own, and are settled by the source.
 const (
 	Indexed   Outcome = iota + 1
-	Deleted           // also: was not there
+	Deleted           // also: was not there; also: an Action.Tombstone is written
 	Stale             // a newer version, or this one, is stored already
 	Ignored           // dropped by an ingest pipeline
 	Abandoned         // given up without a verdict: its source drains; it will be delivered again

@@ -34,10 +34,19 @@ type entry struct {
 	op      bulk.Op
 	vtype   bulk.VersionType
 	ordered bool
+	tomb    bool // Action.Tombstone
 	done    bool // reported, or waits elsewhere; of an entry in a batch
 }
 
 const entryBytes = int64(unsafe.Sizeof(entry{}))
+
+// written is how the entry ended if it was written.
+func (e *entry) written() Outcome {
+	if e.op == bulk.Delete || e.tomb {
+		return Deleted
+	}
+	return Indexed
+}
 
 // oncePerRequest says that a request may hold one action of this kind per id:
 // an update's outcome depends on what is stored.

@@ -103,7 +103,7 @@ func (w *Writer) Add(ctx context.Context, a *Action) error {
 	c.entries = append(c.entries, entry{
 		src: w.source, seq: a.Seq, hash: hash, version: a.Version,
 		end: uint32(len(c.wire)), metaEnd: uint32(len(c.meta)),
-		op: a.Op, vtype: a.VersionType, ordered: a.Ordered,
+		op: a.Op, vtype: a.VersionType, ordered: a.Ordered, tomb: a.Tombstone,
 	})
 	c.updates = c.updates || c.entries[len(c.entries)-1].oncePerRequest()
 	return nil
