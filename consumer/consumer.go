@@ -198,6 +198,9 @@ func (c *Consumer) Run(ctx context.Context) error {
 	wg.Go(func() { c.dispatcher.run(inner) })
 	wg.Go(func() { c.resolve(inner) })
 	wg.Go(func() { c.watch(inner) })
+	if c.cfg.GroupProtocol == "consumer" {
+		wg.Go(func() { c.checkBrokers(inner) })
+	}
 
 	c.poll()
 	err := context.Cause(c.stopping)
@@ -297,7 +300,7 @@ func (c *Consumer) take(fetches kgo.Fetches) {
 	// happened.
 	fetches.EachPartition(func(p kgo.FetchTopicPartition) {
 		if p.Err != nil {
-			c.fetchError(p.Topic, p.Partition, p.Err)
+			c.fetchError(p)
 		}
 	})
 	var ready, full []*assignment

@@ -212,6 +212,7 @@ func (d *dispatcher) batch(ctx context.Context, a *assignment) {
 		r.Recycle()
 	}
 	d.c.charge(-b.bytes)
+	d.c.checkMemory()
 }
 
 // records maps and sends recs; seq is the sequence number of the first that is

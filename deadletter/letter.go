@@ -40,8 +40,12 @@ type Letter struct {
 	Target   string // index, alias or data stream; "" where none was known
 	Side     string // legacy or new under dual write; else ""
 	Attempts int
-	Sequence int64  // the version it carried; 0: none
-	Release  string // of the Sluice that wrote it; Writer fills it in
+	Sequence int64 // the version it carried; 0: none
+	// Generation is the recorded one that the record belongs to, which tells it
+	// from one at the same place of a topic that was re-created; 0: its rules
+	// need none.
+	Generation int
+	Release    string // of the Sluice that wrote it; Writer fills it in
 
 	// Stored is where the letter itself stands: filled in by List.
 	Stored Stored
@@ -56,18 +60,19 @@ type Stored struct {
 
 // The headers that a letter has after the record's own, in this order.
 const (
-	headerTopic     = "sluice.topic" // first: what stands before its last occurrence is the record's own
-	headerPartition = "sluice.partition"
-	headerOffset    = "sluice.offset"
-	headerTimestamp = "sluice.timestamp" // Unix milliseconds
-	headerReason    = "sluice.reason"
-	headerType      = "sluice.type"
-	headerStatus    = "sluice.status"
-	headerTarget    = "sluice.target"
-	headerSide      = "sluice.side"
-	headerAttempts  = "sluice.attempts"
-	headerSequence  = "sluice.sequence"
-	headerRelease   = "sluice.release"
+	headerTopic      = "sluice.topic" // first: what stands before its last occurrence is the record's own
+	headerPartition  = "sluice.partition"
+	headerOffset     = "sluice.offset"
+	headerTimestamp  = "sluice.timestamp" // Unix milliseconds
+	headerReason     = "sluice.reason"
+	headerType       = "sluice.type"
+	headerStatus     = "sluice.status"
+	headerTarget     = "sluice.target"
+	headerSide       = "sluice.side"
+	headerAttempts   = "sluice.attempts"
+	headerSequence   = "sluice.sequence"
+	headerGeneration = "sluice.generation"
+	headerRelease    = "sluice.release"
 	// headerChunk, i/n from 1, is there if the value was cut into n parts.
 	headerChunk = "sluice.chunk"
 )
@@ -86,6 +91,7 @@ func (l *Letter) headers() []kgo.RecordHeader {
 		kgo.RecordHeader{Key: headerSide, Value: []byte(l.Side)},
 		kgo.RecordHeader{Key: headerAttempts, Value: number(int64(l.Attempts))},
 		kgo.RecordHeader{Key: headerSequence, Value: number(l.Sequence)},
+		kgo.RecordHeader{Key: headerGeneration, Value: number(int64(l.Generation))},
 		kgo.RecordHeader{Key: headerRelease, Value: []byte(l.Release)},
 	)
 }
@@ -152,6 +158,8 @@ func parse(r *kgo.Record) (l Letter, part, parts int, err error) {
 			l.Attempts = int(number(h, 32))
 		case headerSequence:
 			l.Sequence = number(h, 64)
+		case headerGeneration:
+			l.Generation = int(number(h, 32))
 		case headerRelease:
 			l.Release = string(h.Value)
 		case headerChunk:

@@ -98,7 +98,7 @@ func TestListUnusual(t *testing.T) {
 		return r
 	}
 	broken := stored(example(6), time.Now(), 0)
-	broken.Headers[len(broken.Headers)-10].Value = []byte("x") // sluice.offset
+	broken.Headers[len(broken.Headers)-11].Value = []byte("x") // sluice.offset
 	f.produce(
 		stored(nested, time.Now(), 0),
 		&kgo.Record{Value: []byte("a stranger's")},
@@ -117,7 +117,7 @@ func TestListUnusual(t *testing.T) {
 			t.Fatal(err)
 		default:
 			values[l.Offset] += string(l.Value)
-			if l.Offset == 1 && (len(l.Headers) != 12 || l.Topic != "events") {
+			if l.Offset == 1 && (len(l.Headers) != 13 || l.Topic != "events") {
 				t.Errorf("nested: %+v", l)
 			}
 		}

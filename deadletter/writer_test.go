@@ -153,7 +153,7 @@ func example(offset int64) Letter {
 		Key: []byte("k\x00\xb8"), Value: []byte(`{"age": "s3cret` + "\xb8"),
 		Headers: []kgo.RecordHeader{{Key: "trace", Value: []byte("x\xff")}, {Key: "trace", Value: nil}, {Key: "sluice.offset", Value: []byte("mine")}},
 		Reason:  "failed to parse field [age] of type [long]. Preview of field's value: 's3cret'",
-		Type:    "document_parsing_exception", Status: 400, Target: "events-1", Side: "new", Attempts: 2, Sequence: 1<<53 + 77,
+		Type:    "document_parsing_exception", Status: 400, Target: "events-1", Side: "new", Attempts: 2, Sequence: 1<<53 + 77, Generation: 1,
 	}
 }
 
@@ -218,7 +218,7 @@ func TestHeaders(t *testing.T) {
 		"sluice.topic=events", "sluice.partition=7", "sluice.offset=42", "sluice.timestamp=1700000000123",
 		"sluice.reason=failed to parse field [age] of type [long]. Preview of field's value: '…",
 		"sluice.type=document_parsing_exception", "sluice.status=400", "sluice.target=events-1", "sluice.side=new",
-		"sluice.attempts=2", "sluice.sequence=9007199254741069", "sluice.release=1.2.3",
+		"sluice.attempts=2", "sluice.sequence=9007199254741069", "sluice.generation=1", "sluice.release=1.2.3",
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %q\nwant %q", got, want)
