@@ -11,6 +11,7 @@ func (x *Indexer) hold(now time.Time, t *target, kind string, breaker bool) {
 	if t.hold != nil {
 		return
 	}
+	x.holds++
 	t.hold = &hold{kind: kind, since: now, probeAt: now.Add(probeEvery), breaker: breaker}
 	if !t.backing {
 		t.backing = true
@@ -26,9 +27,10 @@ func (x *Indexer) unhold(t *target) {
 	x.log.Info().Str("target", t.name).Str("type", t.hold.kind).
 		Dur("held", time.Since(t.hold.since)).Msg("target released")
 	t.hold = nil
+	x.holds--
 	x.recovered(t)
 	x.activate(t)
-	x.countHeld()
+	x.checkRoom()
 }
 
 // recovered ends a target's back-off.

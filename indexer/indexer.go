@@ -97,7 +97,10 @@ type Indexer struct {
 	outage    bool          // the server does not answer
 	lives     uint64        // signs of life of the server
 	silent    int           // batches that were not answered silentTries times or more
-	heldOver  chan struct{} // closed and nil when held targets are below their share
+	queued    int64         // wire bytes in lanes
+	holds     int           // targets held
+	heldOver  bool          // held targets fill their share
+	room      chan struct{} // closed and nil when Add need not wait; see checkRoom
 	blockedOn int           // actions whose request is never answered
 }
 
@@ -151,6 +154,10 @@ func (x *Indexer) Close() {
 	x.mu.Lock()
 	x.closed = true
 	x.timer.Stop()
+	if x.room != nil {
+		close(x.room)
+		x.room = nil
+	}
 	x.cond.Broadcast()
 	x.mu.Unlock()
 	x.cancel()
@@ -232,7 +239,7 @@ func (x *Indexer) target(name string) *target {
 	t := x.targets[name]
 	if t == nil {
 		// The caller's text may be a view of something larger.
-		t = &target{name: strings.Clone(name)}
+		t = &target{name: strings.Clone(name), all: &x.queued}
 		x.targets[t.name] = t
 	}
 	return t
@@ -263,39 +270,47 @@ func (x *Indexer) publish(t *target, slot int, c *chunk) {
 		x.cond.Signal()
 	}
 	x.wakeAt(c.born.Add(x.cfg.FlushInterval))
-	if t.hold != nil {
-		x.countHeld()
-	}
+	x.checkRoom()
 }
 
-// countHeld looks whether held targets have filled their share.
-func (x *Indexer) countHeld() {
-	if x.opt.HeldBytes == 0 {
-		return
-	}
-	var held int64
-	for _, t := range x.active {
-		if t.hold != nil {
-			held += t.readyBytes + t.waitBytes
+// backlog is how many full batches beyond the permits may wait in lanes. More
+// would not make the server faster, only the process larger.
+const backlog = 2
+
+// checkRoom looks whether Add has to wait: held targets fill their share, or
+// the indexers have all that they can use for a while.
+func (x *Indexer) checkRoom() {
+	var held, heldQueued int64
+	if x.holds > 0 {
+		for _, t := range x.active {
+			if t.hold != nil {
+				held += t.queued + t.waitBytes
+				heldQueued += t.queued
+			}
 		}
 	}
-	switch over := held > x.opt.HeldBytes; {
-	case over && x.heldOver == nil:
-		x.heldOver = make(chan struct{})
+	over := !x.closed && x.opt.HeldBytes > 0 && held > x.opt.HeldBytes
+	if over && !x.heldOver {
 		x.log.Warn().Int64("bytes", held).
 			Msg("held targets fill their share of memory (memory.held_share): reading pauses until one is released")
-	case !over && x.heldOver != nil:
-		close(x.heldOver)
-		x.heldOver = nil
+	}
+	x.heldOver = over
+	enough := !x.closed && x.queued-heldQueued > 2*int64(x.limiter.current()+backlog)*x.bodyLimit
+	switch {
+	case (over || enough) && x.room == nil:
+		x.room = make(chan struct{})
+	case !over && !enough && x.room != nil:
+		close(x.room)
+		x.room = nil
 	}
 }
 
-// heldFull returns a channel that is closed when held targets are below their
-// share again; nil: they are.
-func (x *Indexer) heldFull() <-chan struct{} {
+// noRoom returns a channel that is closed when Add need not wait any more; nil:
+// it need not.
+func (x *Indexer) noRoom() <-chan struct{} {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return x.heldOver
+	return x.room
 }
 
 func (x *Indexer) activate(t *target) {
@@ -402,7 +417,7 @@ func (x *Indexer) forgetWaiting(src *source, r *reports) {
 		}
 		x.activate(t)
 	}
-	x.countHeld()
+	x.checkRoom()
 	for _, b := range x.delayed {
 		for _, f := range b.refs {
 			if e := f.entry(); !e.done && mine(e) {

@@ -78,6 +78,8 @@ type hold struct {
 // Indexer.mu guards it.
 type target struct {
 	name      string
+	all       *int64 // Indexer.queued
+	queued    int64  // wire bytes in its lanes, ready or not
 	lanes     [laneCount]*lane
 	unordered *lane
 
@@ -128,13 +130,7 @@ func (t *target) offer(l *lane) {
 
 func (l *lane) push(c *chunk) {
 	l.chunks = append(l.chunks, c)
-	l.bytes += int64(len(c.wire))
-	l.docs += len(c.entries)
-	if l.ready {
-		l.target.readyBytes += int64(len(c.wire))
-		l.target.readyDocs += len(c.entries)
-		return
-	}
+	l.adjust(int64(len(c.wire)), len(c.entries))
 	l.target.offer(l)
 }
 
@@ -150,8 +146,10 @@ func (l *lane) pop() *chunk {
 	return c
 }
 
-// adjust corrects the sums of a ready lane.
+// adjust keeps the sums that chunks of a lane count in.
 func (l *lane) adjust(bytes int64, docs int) {
+	l.target.queued += bytes
+	*l.target.all += bytes
 	l.bytes += bytes
 	l.docs += docs
 	if l.ready {

@@ -76,6 +76,7 @@ func (x *Indexer) next() *batch {
 				}
 				b.seal()
 				x.inFlight++
+				x.checkRoom()
 				x.metrics.flushes.WithLabelValues(b.reason).Inc()
 			}
 			if b == nil {

@@ -145,7 +145,7 @@ func (w *Writer) target(name string) *openTarget {
 }
 
 func (w *Writer) chunk(ctx context.Context, n int) (*chunk, error) {
-	for full := w.x.heldFull(); full != nil; full = w.x.heldFull() {
+	for full := w.x.noRoom(); full != nil; full = w.x.noRoom() {
 		w.Publish()
 		select {
 		case <-full:
