@@ -48,8 +48,10 @@ func (w *worker) process(b *batch) (goOn bool) {
 			v = requestVerdict{kind: requestUnknown, status: res.status, errorType: "unusable_answer", reason: err.Error()}
 		}
 	}
+	// No item can be trusted to be its action's: the parts are sent anew.
+	shuffled := len(b.sent) > 1 && dropsAndFails(failures) && x.opt.Unordered()
 	var shares []share
-	if v.kind == requestAnswered {
+	if v.kind == requestAnswered && !shuffled {
 		shares = w.written(b, failures)
 	}
 	x.metrics.request(res, b.bytes)
@@ -65,8 +67,11 @@ func (w *worker) process(b *batch) (goOn bool) {
 	if v.status != 0 {
 		x.alive(now)
 	}
-	switch v.kind {
-	case requestAnswered:
+	switch {
+	case v.kind == requestAnswered && shuffled:
+		b.split()
+		goOn = true
+	case v.kind == requestAnswered:
 		x.resume()
 		x.heard(b)
 		b.isolating, b.pause = b.isolating && len(b.parts) > 1, 0
@@ -74,13 +79,13 @@ func (w *worker) process(b *batch) (goOn bool) {
 		b.parts = b.parts[:len(b.parts)-1]
 		b.resend = true
 		goOn = len(b.parts) > 0
-	case requestUnknown:
+	case v.kind == requestUnknown:
 		goOn = w.noAnswer(now, b, v)
-	case requestThrottled:
+	case v.kind == requestThrottled:
 		x.sendAgain(now, b, res.retryAfter)
-	case requestSplit:
+	case v.kind == requestSplit:
 		goOn = w.refused(now, b, v)
-	case requestHoldAll, requestCredentials:
+	default: // requestHoldAll, requestCredentials
 		reload = v.kind == requestCredentials
 		x.holdEverything(now, v.errorType)
 		x.sendAgain(now, b, 0)
@@ -99,6 +104,18 @@ func (w *worker) process(b *batch) (goOn bool) {
 		x.finish(b)
 	}
 	return goOn
+}
+
+// dropsAndFails says that a request had documents that an ingest pipeline
+// dropped and others that failed.
+func dropsAndFails(failures []failure) bool {
+	var drops, fails bool
+	for i := range failures {
+		it := &failures[i].item
+		fails = fails || it.Failed
+		drops = drops || !it.Failed && it.Result == bulk.Noop
+	}
+	return drops && fails
 }
 
 // report tells the sources what settle and its kin found, without a lock.

@@ -569,3 +569,32 @@ func TestAddDoesNotAllocate(t *testing.T) {
 		t.Errorf("%v allocations", n)
 	}
 }
+
+// A server that answers drops and failures out of order is not believed: no
+// failure is taken for a drop.
+func TestShuffledAnswer(t *testing.T) {
+	rig(t, func(_ *Config, o *Options) { o.Unordered = func() bool { return true } },
+		func(s *server, x *Indexer, w *Writer, rec *recorder) {
+			s.item = func(a action) *fault {
+				if a.body == `{"fail":1}` {
+					return &fault{400, "illegal_argument_exception", "pipeline"}
+				}
+				return nil
+			}
+			s.noop = func(a action) bool { return a.body == `{"drop":1}` }
+			s.shuffle = true
+			for seq, body := range []string{`{"fail":1}`, `{"drop":1}`, `{}`, `{"drop":1}`, `{"fail":1}`, `{}`} {
+				add(t, w, index(rec, uint64(seq), "a", fmt.Sprint(seq), body))
+			}
+			w.Publish()
+			waitFor(t, x, rec, 6)
+			for seq, want := range map[uint64]Outcome{1: Ignored, 2: Indexed, 3: Ignored, 5: Indexed} {
+				if rec.got[seq] != want {
+					t.Errorf("action %d: outcome %d, want %d", seq, rec.got[seq], want)
+				}
+			}
+			if len(rec.rejected) != 2 || rec.rejected[0] == nil || rec.rejected[4] == nil {
+				t.Errorf("rejected %v", rec.rejected)
+			}
+		})
+}

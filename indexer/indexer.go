@@ -19,7 +19,7 @@ type Transport interface {
 	Perform(*http.Request) (*http.Response, error)
 }
 
-// Options is what an Indexer works with. All but Gate and Reload are required.
+// Options is what an Indexer works with. All but the functions and HeldBytes are required.
 type Options struct {
 	Transport        Transport
 	Budget           *memory.Budget
@@ -38,6 +38,11 @@ type Options struct {
 	// not, nothing is sent: an owner without heartbeats may have lost its
 	// partitions to another.
 	Gate func() bool
+	// Unordered says that the server may answer items out of order where a
+	// request had documents that an ingest pipeline drops and others that it
+	// fails: OpenSearch does (seen with 2.19.6). Such an answer then proves
+	// nothing, and the request is split.
+	Unordered func() bool
 	// Reload is called, without locks, after the server refused the credentials.
 	Reload func()
 	Log    zerolog.Logger
@@ -108,6 +113,9 @@ type Indexer struct {
 func New(cfg Config, opt Options) *Indexer {
 	if opt.Gate == nil {
 		opt.Gate = func() bool { return true }
+	}
+	if opt.Unordered == nil {
+		opt.Unordered = func() bool { return false }
 	}
 	if opt.Reload == nil {
 		opt.Reload = func() {}

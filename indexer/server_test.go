@@ -9,6 +9,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -27,6 +28,8 @@ type server struct {
 	before, after func(r *request) *http.Response
 	fail          func(r *request) error // the transport's error, before
 	item          func(a action) *fault  // of one action
+	noop          func(a action) bool    // an ingest pipeline drops it
+	shuffle       bool                   // where there are both, drops are answered first, then failures, then the rest
 	latency       func() time.Duration
 	refuseOver    int // 413 above so many bytes; 0: never
 
@@ -191,6 +194,10 @@ func (s *server) apply(r *request) string {
 				continue
 			}
 		}
+		if s.noop != nil && s.noop(a) {
+			items = append(items, fmt.Sprintf(`{%q:{"status":200,"result":"noop"}}`, a.op))
+			continue
+		}
 		k := a.target + "/" + a.id
 		s.applied[k]++
 		if a.op == "delete" {
@@ -204,6 +211,9 @@ func (s *server) apply(r *request) string {
 		}
 		s.docs[k] = a.body
 		items = append(items, fmt.Sprintf(`{%q:{"status":201,"result":"created"}}`, a.op))
+	}
+	if all := strings.Join(items, ""); s.shuffle && strings.Contains(all, "noop") && strings.Contains(all, "error") {
+		slices.SortStableFunc(items, func(a, b string) int { return rank(a) - rank(b) })
 	}
 	return fmt.Sprintf(`{"errors":%t,"items":[%s]}`, errs, strings.Join(items, ","))
 }
@@ -278,4 +288,14 @@ func locked[T any](mu *sync.Mutex, f func() T) T {
 // pass lets virtual time go by.
 func pass(d time.Duration) {
 	time.Sleep(d) //nolint:forbidigo // the clock is a bubble's
+}
+
+func rank(item string) int {
+	switch {
+	case strings.Contains(item, "noop"):
+		return 0
+	case strings.Contains(item, "error"):
+		return 1
+	}
+	return 2
 }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"runtime"
 	"runtime/debug"
@@ -63,6 +64,7 @@ type App struct {
 	version  string
 	started  time.Time
 	stopping atomic.Bool
+	ordered  atomic.Bool // the cluster is known to answer items in order
 	history  history
 }
 
@@ -134,7 +136,10 @@ func New(cfg *config.Config, o Options) (_ *App, err error) {
 		Transport: a.link, Budget: a.budget,
 		RequestTimeout: cfg.Elasticsearch.RequestTimeout, CompressionLevel: cfg.Elasticsearch.CompressionLevel,
 		Workers: workers(cfg.Indexer.Scaling), MaxShare: cfg.DeadLetter.MaxShare,
-		Gate: a.mayWrite, Reload: a.reloadElastic, Log: o.Log,
+		HeldBytes: int64(float64(cfg.Memory.HeldShare) * float64(limit)),
+		Gate:      a.mayWrite, Reload: a.reloadElastic, Log: o.Log,
+		// Until it is known who answers, the more careful way.
+		Unordered: func() bool { return !a.ordered.Load() },
 	})
 	options := consumer.Options{
 		Rules:  func(topic string) consumer.Rules { return a.mapper.Rules(topic) },
@@ -167,10 +172,12 @@ func New(cfg *config.Config, o Options) (_ *App, err error) {
 	return a, nil
 }
 
-// workers is how many indexers are active from the start. Where scaling is on
-// it changes that.
+// workers is how many indexers are active: as many as indexer.scaling allows.
 func workers(s indexer.Scaling) int {
-	return max(1, s.Min)
+	if s.Max > 0 {
+		return max(s.Min, s.Max)
+	}
+	return max(1, s.Min, int(math.Ceil(float64(procs.Current())*s.ActiveRatio)))
 }
 
 // Run runs until ctx ends, or until the group is gone for good. Then it drains
@@ -196,8 +203,9 @@ func (a *App) Run(ctx context.Context) error {
 	wg.Go(func() {
 		// Nothing waits for this: records are fetched and kept until requests
 		// get through. A server that Sluice cannot work with ends the program.
-		switch _, err := a.elastic.WaitReady(beside); {
+		switch info, err := a.elastic.WaitReady(beside); {
 		case err == nil:
+			a.ordered.Store(info.Flavour == elastic.Elasticsearch)
 			a.link.answers()
 		case beside.Err() == nil:
 			fail(err)
