@@ -30,11 +30,13 @@ var edges = map[string][]string{
 	"procs":        {},
 	"admin":        {},
 	"embedded":     {},
-	"document":     {"indexer/bulk", "memory", "credentials", "partition"},
-	"indexer":      {"indexer/bulk", "memory"},
-	"deadletter":   {"memory"},
-	"elastic":      {"credentials"},
-	"consumer":     {"document", "indexer", "indexer/bulk", "offsets", "memory", "credentials", "generation", "deadletter"},
+	// The cases that hold against the real servers and against embedded.
+	"embedded/conformance": {},
+	"document":             {"indexer/bulk", "memory", "credentials", "partition"},
+	"indexer":              {"indexer/bulk", "memory"},
+	"deadletter":           {"memory"},
+	"elastic":              {"credentials"},
+	"consumer":             {"document", "indexer", "indexer/bulk", "offsets", "memory", "credentials", "generation", "deadletter"},
 	"config": {"admin", "consumer", "credentials", "deadletter", "document", "elastic", "indexer",
 		"memory", "partition", "procs"},
 	// The checker must not share an error with what it checks.

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -57,7 +58,7 @@ end.`,
 				return &exit{exitUsage, err}
 			}
 			o.Log, o.Faults, o.Version = log, !noFaults, readBuild().version
-			o.Sets = append(flags.sets, flags.log.settings()...)
+			o.Sets = slices.Concat(flags.sets, flags.log.settings())
 			ctx, stop := untilSignal(cmd.Context(), func(os.Signal) {})
 			defer stop()
 			err = demo.Run(ctx, o)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -21,7 +22,7 @@ func (f *configFlags) load() (*config.Config, *document.Mapper, error) {
 	if len(f.files)+len(f.sets) == 0 {
 		return nil, nil, &exit{exitUsage, errors.New("no configuration: pass -c FILE (`sluice init` writes one to start from)")}
 	}
-	cfg, err := config.Load(f.files, append(f.sets, f.log.settings()...), nil)
+	cfg, err := config.Load(f.files, slices.Concat(f.sets, f.log.settings()), nil)
 	if err != nil {
 		return nil, nil, &exit{exitBadConfig, err}
 	}

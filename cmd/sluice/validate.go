@@ -270,7 +270,7 @@ func (v *validation) elastic(ctx context.Context, cfg *config.Config, mapper *do
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*checkTimeout)
 	defer cancel()
-	defer client.Close(ctx)
+	defer func() { _ = client.Close(ctx) }() // nothing is left in flight
 	info, err := client.Info(ctx)
 	if err != nil {
 		v.fail("%v", err)

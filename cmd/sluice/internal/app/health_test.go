@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/sluicehq/sluice/admin"
@@ -48,31 +47,27 @@ func TestJudge(t *testing.T) {
 }
 
 func TestHealthRemembersSinceWhen(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var h history
-		running := view{joined: true}
-		began := time.Now()
-		h.health(running, began)
-		time.Sleep(time.Minute)
-		if got := h.health(running, time.Now()); !got.Since.Equal(began) || !got.OK() {
-			t.Errorf("running: %+v, want since %v", got, began)
-		}
-		held := running
-		held.indexer.Held = []indexer.HeldTarget{{Target: "a", Type: "cluster_block_exception", Since: 5, Bytes: 7}}
-		if got := h.health(held, time.Now()); got.OK() || got.State != admin.Running || got.Held[0] != (admin.HeldTarget{Target: "a", Reason: "cluster_block_exception", Since: time.UnixMilli(5), Bytes: 7}) {
-			t.Errorf("held: %+v", got)
-		}
-		silent := running
-		silent.silent, silent.silentReason = time.Now(), "gone"
-		if got := h.health(silent, time.Now()); got.Elasticsearch.Available || got.Elasticsearch.Reason != "gone" || !got.Since.Equal(silent.silent) {
-			t.Errorf("silent: %+v", got)
-		}
-		time.Sleep(time.Second)
-		back := time.Now()
-		if got := h.health(running, back); !got.Since.Equal(back) || !got.Elasticsearch.Available {
-			t.Errorf("back: %+v, want since %v", got, back)
-		}
-	})
+	var h history
+	running := view{joined: true}
+	began := time.UnixMilli(1000)
+	h.health(running, began)
+	if got := h.health(running, began.Add(time.Minute)); !got.Since.Equal(began) || !got.OK() {
+		t.Errorf("running: %+v, want since %v", got, began)
+	}
+	held := running
+	held.indexer.Held = []indexer.HeldTarget{{Target: "a", Type: "cluster_block_exception", Since: 5, Bytes: 7}}
+	if got := h.health(held, began.Add(time.Minute)); got.OK() || got.State != admin.Running || got.Held[0] != (admin.HeldTarget{Target: "a", Reason: "cluster_block_exception", Since: time.UnixMilli(5), Bytes: 7}) {
+		t.Errorf("held: %+v", got)
+	}
+	silent := running
+	silent.silent, silent.silentReason = began.Add(2*time.Minute), "gone"
+	if got := h.health(silent, began.Add(3*time.Minute)); got.Elasticsearch.Available || got.Elasticsearch.Reason != "gone" || !got.Since.Equal(silent.silent) {
+		t.Errorf("silent: %+v", got)
+	}
+	back := began.Add(4 * time.Minute)
+	if got := h.health(running, back); !got.Since.Equal(back) || !got.Elasticsearch.Available {
+		t.Errorf("back: %+v, want since %v", got, back)
+	}
 }
 
 // performer is a transport that answers with a status, or with an error for 0.

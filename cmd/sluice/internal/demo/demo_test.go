@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"net/http"
 	"strings"
 	"sync"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"go.uber.org/goleak"
 )
@@ -149,6 +151,57 @@ func (s *stage) lastWords(t *testing.T) (live, deleted string) {
 		t.Fatal("the generator wrote no documents, or no deletes")
 	}
 	return live, deleted
+}
+
+// On real servers the demo takes away what it made, and nothing else.
+func TestRealServersAreLeftClean(t *testing.T) {
+	servers, err := startServers(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer servers.close()
+	o := Options{Duration: 500 * time.Millisecond, Faults: true, Kafka: servers.kafka.Addresses(), Elasticsearch: servers.elasticsearch.URL()}
+	o.beforeCheck = func(s *stage) {
+		if s.disturb != nil {
+			t.Error("faults are injected into real servers")
+		}
+	}
+	look := func() (topics int, indices string) {
+		t.Helper()
+		client, err := kgo.NewClient(kgo.SeedBrokers(servers.kafka.Addresses()...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close()
+		names, err := kadm.NewClient(client).ListTopics(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := http.Get(servers.elasticsearch.URL() + "/_all")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		defer http.DefaultClient.CloseIdleConnections()
+		text, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(names), string(text)
+	}
+	if out, err := run(t, o); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if topics, indices := look(); topics != 0 || strings.Contains(indices, "sluice-demo") {
+		t.Errorf("left behind: %d topics, indices %s", topics, indices)
+	}
+	o.Keep = true
+	if out, err := run(t, o); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if topics, indices := look(); topics != 2 || !strings.Contains(indices, "sluice-demo") {
+		t.Errorf("not kept: %d topics, indices %s", topics, indices)
+	}
 }
 
 // Ctrl-C ends the generator, not the proof.

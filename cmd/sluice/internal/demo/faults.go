@@ -5,7 +5,6 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -15,7 +14,7 @@ import (
 // embeddedServers are the servers of a demo that needs none. A nil one is that
 // of a demo on real servers.
 type embeddedServers struct {
-	kafka         *kfake.Cluster
+	kafka         *embedded.Kafka
 	elasticsearch *embedded.Elasticsearch
 }
 
@@ -23,7 +22,10 @@ type embeddedServers struct {
 const brokers = 3
 
 func startServers(seed uint64) (*embeddedServers, error) {
-	kafka, err := kfake.NewCluster(kfake.NumBrokers(brokers), kfake.BrokerConfigs(map[string]string{"group.initial.rebalance.delay.ms": "0"}))
+	kafka, err := embedded.StartKafka(embedded.KafkaConfig{
+		Brokers: brokers,
+		Options: []kfake.Opt{kfake.BrokerConfigs(map[string]string{"group.initial.rebalance.delay.ms": "0"})},
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -43,17 +45,17 @@ func (s *embeddedServers) close() {
 }
 
 // disturb makes the servers misbehave, one fault after the other, until ctx
-// ends: at least three times within duration, the faults in a random order. It
-// leaves the servers well behaved.
+// ends: each once within duration, in a random order, and then again. It leaves
+// the servers well behaved.
 func (s *embeddedServers) disturb(ctx context.Context, seed uint64, duration time.Duration, say func(string)) {
 	random := rand.New(rand.NewPCG(seed, 1))
-	pause := min(5*time.Second, duration/8)
+	lasts := min(4*time.Second, duration/8)
 	faults := []func(context.Context, time.Duration, func(string)){s.storm, s.outage, s.lostAnswers, s.hiccup}
-	for sleep(ctx, pause) == nil {
+	for sleep(ctx, lasts/2) == nil {
 		for _, i := range random.Perm(len(faults)) {
-			faults[i](ctx, pause/2, say)
+			faults[i](ctx, lasts, say)
 			say("")
-			if sleep(ctx, pause) != nil {
+			if sleep(ctx, lasts/2) != nil {
 				return
 			}
 		}
@@ -64,7 +66,7 @@ func (s *embeddedServers) disturb(ctx context.Context, seed uint64, duration tim
 // as long as lasts.
 func (s *embeddedServers) storm(ctx context.Context, lasts time.Duration, say func(string)) {
 	say("storm of 429s")
-	whole := s.elasticsearch.Inject(embedded.Rule{API: "bulk", Share: 0.7, Fault: embedded.TooManyRequests(0)})
+	whole := s.elasticsearch.Inject(embedded.Rule{API: "bulk", Share: 0.7, Fault: embedded.CircuitBreaker()})
 	defer whole.Remove()
 	items := s.elasticsearch.Inject(embedded.Rule{API: "bulk", Fault: embedded.Fault{Items: func(a embedded.Action) *embedded.ItemError {
 		if a.Version%5 != 0 {
@@ -90,15 +92,12 @@ func (s *embeddedServers) lostAnswers(ctx context.Context, lasts time.Duration, 
 	_ = sleep(ctx, lasts)
 }
 
-// hiccup moves all partitions to other brokers, and has requests fail for as
-// long as lasts, as they do while a cluster finds itself anew.
+// hiccup moves all partitions to other brokers, whose connections break for as
+// long as lasts.
 func (s *embeddedServers) hiccup(ctx context.Context, lasts time.Duration, say func(string)) {
 	say("brokers fail over")
 	s.kafka.ShufflePartitionLeaders()
-	defer s.kafka.Fault(
-		kfake.Fault{Keys: []kmsg.Key{kmsg.Produce, kmsg.Fetch}, Err: kerr.NotLeaderForPartition, Count: -1},
-		kfake.Fault{Keys: []kmsg.Key{kmsg.OffsetCommit, kmsg.Heartbeat}, Err: kerr.CoordinatorLoadInProgress, Count: -1},
-	).Remove()
+	defer s.kafka.Hiccup(kmsg.Produce, kmsg.Fetch, kmsg.OffsetCommit)()
 	_ = sleep(ctx, lasts)
 }
 

@@ -51,7 +51,7 @@ func setUp(ctx context.Context, o Options) (_ *stage, err error) {
 		if servers, err = startServers(o.Seed); err != nil {
 			return nil, err
 		}
-		brokers, url = servers.kafka.ListenAddrs(), servers.elasticsearch.URL()
+		brokers, url = servers.kafka.Addresses(), servers.elasticsearch.URL()
 	}
 	defer func() {
 		if err != nil {
@@ -79,13 +79,14 @@ func setUp(ctx context.Context, o Options) (_ *stage, err error) {
 		s.disturb = servers.disturb
 	}
 	s.close = func(ctx context.Context) error {
-		defer servers.close()
-		defer cluster.Close(ctx)
-		defer client.Close()
-		if servers != nil || o.Keep {
-			return nil
+		var err error
+		if servers == nil && !o.Keep {
+			err = s.remove(ctx)
 		}
-		return s.remove(ctx)
+		client.Close()
+		err = errors.Join(err, cluster.Close(ctx))
+		servers.close()
+		return err
 	}
 	if err := s.create(ctx, int32(o.Partitions)); err != nil {
 		return nil, errors.Join(err, s.close(ctx))

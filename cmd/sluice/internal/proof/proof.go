@@ -83,7 +83,8 @@ type position struct {
 // letter is what a dead letter says the record was.
 type letter struct {
 	key, value []byte
-	seen       bool // its record was found
+	why        string // status and error type, as the letter gives them
+	seen       bool   // its record was found
 }
 
 // entry is what the log says about one key.
@@ -122,7 +123,7 @@ func Check(ctx context.Context, w Where) (*Report, error) {
 			case !bytes.Equal(l.key, r.Key) || !bytes.Equal(l.value, r.Value) || (l.value == nil) != (r.Value == nil):
 				report.fault(&report.Unjust, "dead letter of %s/%d/%d differs from its record", w.Topic, at.partition, at.offset)
 			case w.Bad != nil && !bad:
-				report.fault(&report.Unjust, "%s/%d/%d is a good record, and among the dead letters", w.Topic, at.partition, at.offset)
+				report.fault(&report.Unjust, "%s/%d/%d is a good record, and among the dead letters (%s)", w.Topic, at.partition, at.offset, l.why)
 			}
 			return
 		}
@@ -240,7 +241,8 @@ func readLetters(ctx context.Context, w Where) (map[position]*letter, error) {
 			bad = errors.Join(bad, fmt.Errorf("%s/%d/%d does not name a record of %s: %w", r.Topic, r.Partition, r.Offset, w.Topic, errors.Join(err1, err2)))
 			return
 		}
-		letters[position{int32(partition), offset}] = &letter{key: bytes.Clone(r.Key), value: bytes.Clone(r.Value)}
+		letters[position{int32(partition), offset}] = &letter{key: bytes.Clone(r.Key), value: bytes.Clone(r.Value),
+			why: headers["sluice.status"] + " " + headers["sluice.type"] + ", attempt " + headers["sluice.attempts"]}
 	})
 	return letters, errors.Join(err, bad)
 }
