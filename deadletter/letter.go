@@ -1,11 +1,11 @@
 // Package deadletter parks records that can never be written, durably, in a
-// Kafka topic, and reads them back.
+// Kafka topic or in an index, and reads them back.
 //
-// Its promise: a letter is reported as written only after the brokers have
-// acknowledged it, with everything the record had, byte for byte. What can be
+// Its promise: a letter is reported as written only after the brokers, or the
+// index, have acknowledged it, with everything the record had, byte for byte. What can be
 // cured from outside, a topic that is missing, rights, brokers that are away,
 // is waited for without end and said aloud; the record stays unhandled
-// meanwhile. A letter may be written twice.
+// meanwhile. A topic may hold a letter twice, an index does not.
 //
 // Only the letter itself holds content: neither its reason nor any log line or
 // metric does.

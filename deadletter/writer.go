@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -33,13 +32,13 @@ const (
 	checkTimeout = 10 * time.Second
 	// alarmAfter is how long letters may wait without any being acknowledged.
 	alarmAfter = 10 * time.Second
-	maxReasons = 100 // values of the metric's label
 )
 
 var (
-	// ErrRefused is a letter that the topic never takes, alone. Its record must
-	// block its partition until the topic is corrected or the record skipped.
-	ErrRefused = errors.New("the dead-letter topic refuses the letter (a compacted topic takes none without a key: set its cleanup.policy to delete): correct the topic and restart, or skip the record")
+	// ErrRefused is a letter that the topic or the index never takes, alone. Its
+	// record must block its partition until that is corrected or the record
+	// skipped.
+	ErrRefused = errors.New("the letter is refused where dead letters go (a compacted topic takes none without a key: set its cleanup.policy to delete; an index must take any document): correct that and restart, or skip the record")
 	// ErrOversize is an ErrRefused for the letter's size, after compression.
 	ErrOversize error = oversize{}
 	// ErrClosed is a letter that was given up because the writer closed.
@@ -53,7 +52,7 @@ var (
 type oversize struct{}
 
 func (oversize) Error() string {
-	return "the letter is too large for the dead-letter topic: raise the topic's max.message.bytes and restart, set dead_letter.oversize: chunk, or skip the record"
+	return "the letter is too large for where dead letters go: raise the topic's max.message.bytes (of an index, the servers' http.max_content_length) and restart, or skip the record with --discard"
 }
 
 func (oversize) Is(target error) bool { return target == ErrRefused }
@@ -68,52 +67,27 @@ type Options struct {
 	Log     zerolog.Logger
 }
 
-// Writer writes letters. All methods are safe for concurrent use.
+// Writer writes letters to a topic. All methods are safe for concurrent use.
 type Writer struct {
-	topic   string
-	chunk   bool
-	release string
-	client  *kgo.Client
-	budget  *memory.Budget
-	log     zerolog.Logger
+	book
+	topic  string
+	chunk  bool
+	client *kgo.Client
 
-	written  *prometheus.CounterVec
-	waiting  prometheus.GaugeFunc
 	cancel   context.CancelFunc
 	stopped  sync.WaitGroup
 	wake     chan struct{} // of capacity 1
 	shutdown sync.Once
 
-	mu struct {
-		sync.Mutex
-		closed bool
-		// letters are all that were not reported yet; each leaves once. idle
-		// is closed when the last one leaves, nil while nobody asks.
-		letters map[*letter]struct{}
-		bytes   int64
-		idle    chan struct{}
-		// queue are the parts that are not with the client. checked says that
-		// the topic was there and nothing failed since; failures are those in
-		// a row.
-		queue    []*part
-		checked  bool
-		failures int
-		onWire   int64 // bytes with the client, see window
-		progress time.Time
-		alarm    string
-		since    time.Time
-		reasons  map[string]struct{} // values of the metric's label so far
-	}
-}
+	// All below: under mu.
 
-// letter is one call of Write.
-type letter struct {
-	Letter
-	done func(error)
-	size int64
-	left int // parts that are not acknowledged
-	// chunk is the bytes of value in a part; 0: whole.
-	chunk int
+	// queue are the parts that are not with the client. checked says that the
+	// topic was there and nothing failed since; failures are those in a row.
+	queue    []*part
+	checked  bool
+	failures int
+	onWire   int64 // bytes with the client, see window
+	progress time.Time
 }
 
 // part is one record of a letter.
@@ -122,16 +96,6 @@ type part struct {
 	record *kgo.Record
 	weight int64 // what it takes of the window
 	alone  bool
-}
-
-// Status is what the writer is doing.
-type Status struct {
-	Letters int   // not acknowledged
-	Bytes   int64 // what they take in memory
-	// Alarm is why letters cannot be written at present ("": they can), and
-	// Since when.
-	Alarm string
-	Since time.Time
 }
 
 // New starts a writer for cfg.Topic, which is looked for at once: while it is
@@ -154,17 +118,10 @@ func New(cfg Config, o Options) (*Writer, error) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	w := &Writer{
-		topic: cfg.Topic, chunk: cfg.Oversize == "chunk", release: o.Release, client: client, budget: o.Budget,
-		log: o.Log.With().Str("dead_letter_topic", cfg.Topic).Logger(), cancel: cancel, wake: make(chan struct{}, 1),
-		written: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "sluice_dead_letters_total", Help: "Dead letters that the brokers acknowledged, by error type.",
-		}, []string{"reason"}),
+		topic: cfg.Topic, chunk: cfg.Oversize == "chunk", client: client,
+		cancel: cancel, wake: make(chan struct{}, 1),
 	}
-	w.waiting = prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "sluice_dead_letters_waiting", Help: "Dead letters that the brokers have not acknowledged yet.",
-	}, func() float64 { return float64(w.Status().Letters) })
-	w.mu.letters = map[*letter]struct{}{}
-	w.mu.reasons = map[string]struct{}{}
+	w.open(o.Budget, o.Release, o.Log.With().Str("dead_letter_topic", cfg.Topic).Logger())
 	w.stopped.Go(func() { w.run(ctx) })
 	return w, nil
 }
@@ -175,26 +132,13 @@ func New(cfg Config, o Options) (*Writer, error) {
 // (which may be before Write returns). done must not block; it runs on the
 // writer's goroutines.
 func (w *Writer) Write(l Letter, done func(error)) {
-	l.Release = w.release
-	e := &letter{Letter: l, done: done, size: l.size(), left: 1}
-	record := &kgo.Record{Topic: w.topic, Key: l.Key, Value: l.Value, Headers: l.headers()}
-
-	w.mu.Lock()
-	if w.mu.closed {
-		w.mu.Unlock()
-		done(ErrClosed)
-		return
-	}
-	if len(w.mu.letters) == 0 {
-		w.mu.progress = time.Now()
-	}
-	w.mu.letters[e] = struct{}{}
-	w.mu.bytes += e.size
-	w.mu.queue = append(w.mu.queue, &part{of: e, record: record, weight: e.size})
-	w.mu.Unlock()
-	if w.budget != nil {
-		w.budget.Force(e.size)
-	}
+	w.take(l, done, func(e *letter) {
+		if len(w.letters) == 1 {
+			w.progress = time.Now()
+		}
+		record := &kgo.Record{Topic: w.topic, Key: l.Key, Value: l.Value, Headers: e.headers()}
+		w.queue = append(w.queue, &part{of: e, record: record, weight: e.size})
+	})
 	w.poke()
 }
 
@@ -248,11 +192,11 @@ func (w *Writer) run(ctx context.Context) {
 func (w *Writer) unchecked() (pause time.Duration, unchecked bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.mu.checked {
+	if w.checked {
 		return 0, false
 	}
-	if w.mu.failures > 0 {
-		pause = min(firstBackoff<<min(w.mu.failures-1, 10), maxBackoff)
+	if w.failures > 0 {
+		pause = min(firstBackoff<<min(w.failures-1, 10), maxBackoff)
 	}
 	return pause, true
 }
@@ -261,11 +205,11 @@ func (w *Writer) unchecked() (pause time.Duration, unchecked bool) {
 // their acknowledgement ends an alarm: it may have had another cause.
 func (w *Writer) checkedNow(err error) {
 	w.mu.Lock()
-	w.mu.checked = err == nil
+	w.checked = err == nil
 	if err != nil {
-		w.mu.failures++
+		w.failures++
 	}
-	waiting := len(w.mu.letters) > 0
+	waiting := len(w.letters) > 0
 	w.mu.Unlock()
 	switch {
 	case err != nil:
@@ -279,21 +223,21 @@ func (w *Writer) checkedNow(err error) {
 func (w *Writer) dispatch() {
 	w.mu.Lock()
 	var now []*part
-	for len(w.mu.queue) > 0 {
-		p := w.mu.queue[0]
+	for len(w.queue) > 0 {
+		p := w.queue[0]
 		weight := p.weight
 		if p.alone {
 			weight = window
 		}
-		if w.mu.onWire > 0 && w.mu.onWire+weight > window {
+		if w.onWire > 0 && w.onWire+weight > window {
 			break
 		}
-		w.mu.queue[0], w.mu.queue = nil, w.mu.queue[1:]
-		if _, ok := w.mu.letters[p.of]; !ok {
+		w.queue[0], w.queue = nil, w.queue[1:]
+		if _, ok := w.letters[p.of]; !ok {
 			continue
 		}
 		p.weight = weight
-		w.mu.onWire += weight
+		w.onWire += weight
 		now = append(now, p)
 	}
 	w.mu.Unlock()
@@ -308,11 +252,11 @@ func (w *Writer) dispatch() {
 func (w *Writer) produced(p *part, err error) {
 	defer w.poke()
 	w.mu.Lock()
-	w.mu.onWire -= p.weight
+	w.onWire -= p.weight
 	switch {
 	case err == nil:
-		w.mu.progress = time.Now()
-		w.mu.failures = 0
+		w.progress = time.Now()
+		w.failures = 0
 		p.of.left--
 		last := p.of.left == 0
 		w.mu.Unlock()
@@ -326,9 +270,9 @@ func (w *Writer) produced(p *part, err error) {
 		w.requeue(p)
 		w.mu.Unlock()
 	case errors.Is(err, kerr.MessageTooLarge):
-		w.mu.progress = time.Now() // an answer
+		w.progress = time.Now() // an answer
 		parts := w.split(p.of)
-		w.mu.queue = append(w.mu.queue, parts...)
+		w.queue = append(w.queue, parts...)
 		w.mu.Unlock()
 		if parts == nil {
 			w.report(p.of, fmt.Errorf("%s/%d/%d: %w", p.of.Topic, p.of.Partition, p.of.Offset, ErrOversize))
@@ -340,9 +284,9 @@ func (w *Writer) produced(p *part, err error) {
 		w.mu.Unlock()
 		w.report(p.of, ErrClosed)
 	default:
-		if w.mu.checked { // the first of what failed together
-			w.mu.checked = false
-			w.mu.failures++
+		if w.checked { // the first of what failed together
+			w.checked = false
+			w.failures++
 		}
 		w.requeue(p)
 		w.mu.Unlock()
@@ -351,20 +295,20 @@ func (w *Writer) produced(p *part, err error) {
 }
 
 // requeue puts a part back. The record is a new one: the client has stamped the
-// one that failed. w.mu is held.
+// one that failed. mu is held.
 func (w *Writer) requeue(p *part) {
 	r := p.record
 	p.record = &kgo.Record{Topic: r.Topic, Key: r.Key, Value: r.Value, Headers: r.Headers}
-	w.mu.queue = append(w.mu.queue, p)
+	w.queue = append(w.queue, p)
 }
 
 // split cuts a letter that was refused into parts, smaller ones each time; nil
-// where that is not wanted or of no use. w.mu is held.
+// where that is not wanted or of no use. mu is held.
 func (w *Writer) split(l *letter) []*part {
 	if !w.chunk || len(l.Value) <= minChunk {
 		return nil
 	}
-	if _, ok := w.mu.letters[l]; !ok {
+	if _, ok := w.letters[l]; !ok {
 		return nil
 	}
 	switch l.chunk {
@@ -378,8 +322,8 @@ func (w *Writer) split(l *letter) []*part {
 	// Parts of an earlier cut that are still queued or on the wire belong to a
 	// letter that is no longer waited for.
 	next := *l
-	delete(w.mu.letters, l)
-	w.mu.letters[&next] = struct{}{}
+	delete(w.letters, l)
+	w.letters[&next] = struct{}{}
 	headers := l.headers()
 	values := slices.Collect(slices.Chunk(l.Value, l.chunk))
 	next.left = len(values)
@@ -394,89 +338,20 @@ func (w *Writer) split(l *letter) []*part {
 	return parts
 }
 
-// report tells the caller how its letter ended, once.
-func (w *Writer) report(l *letter, err error) {
-	w.mu.Lock()
-	if _, ok := w.mu.letters[l]; !ok {
-		w.mu.Unlock()
-		return
-	}
-	delete(w.mu.letters, l)
-	w.mu.bytes -= l.size
-	reason := l.Type
-	if _, ok := w.mu.reasons[reason]; !ok && err == nil {
-		if len(w.mu.reasons) >= maxReasons {
-			reason = "other"
-		}
-		w.mu.reasons[reason] = struct{}{}
-	}
-	if len(w.mu.letters) == 0 && w.mu.idle != nil {
-		close(w.mu.idle)
-		w.mu.idle = nil
-	}
-	w.mu.Unlock()
-	if w.budget != nil {
-		w.budget.Give(l.size)
-	}
-	event := w.log.Info()
-	if err != nil {
-		event = w.log.Error().Err(err)
-	} else {
-		w.written.WithLabelValues(reason).Inc()
-	}
-	if !errors.Is(err, ErrClosed) {
-		event.Str("topic", l.Topic).Int32("partition", l.Partition).Int64("offset", l.Offset).Str("type", l.Type).Int("status", l.Status).Msg("dead letter")
-	}
-	l.done(err)
-}
-
 // watch alarms where letters wait and the brokers say nothing, and has the
 // topic looked for.
 func (w *Writer) watch() {
 	w.mu.Lock()
-	silent := len(w.mu.letters) > 0 && time.Since(w.mu.progress) >= alarmAfter
+	silent := len(w.letters) > 0 && time.Since(w.progress) >= alarmAfter
 	if silent {
-		w.mu.checked = false
-		w.mu.failures++
+		w.checked = false
+		w.failures++
 	}
-	quiet := w.mu.alarm == ""
+	quiet := w.alarm == ""
 	w.mu.Unlock()
 	if silent && quiet {
 		w.raise("the brokers acknowledge nothing")
 	}
-}
-
-// raise sets the alarm; the log hears of the first one only.
-func (w *Writer) raise(why string) {
-	w.mu.Lock()
-	first := w.mu.alarm == ""
-	w.mu.alarm = why
-	if first {
-		w.mu.since = time.Now()
-	}
-	letters := len(w.mu.letters)
-	w.mu.Unlock()
-	if first {
-		w.log.Error().Str("reason", why).Int("letters", letters).Msg("dead letters cannot be written: their records wait")
-	}
-}
-
-func (w *Writer) calm() {
-	w.mu.Lock()
-	over := w.mu.alarm != ""
-	since := w.mu.since
-	w.mu.alarm, w.mu.since = "", time.Time{}
-	w.mu.Unlock()
-	if over {
-		w.log.Info().Dur("after", time.Since(since)).Msg("dead letters can be written again")
-	}
-}
-
-// Status says what the writer is doing.
-func (w *Writer) Status() Status {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return Status{Letters: len(w.mu.letters), Bytes: w.mu.bytes, Alarm: w.mu.alarm, Since: w.mu.since}
 }
 
 // Close takes no more letters and waits until all are acknowledged, or until
@@ -485,47 +360,14 @@ func (w *Writer) Status() Status {
 // more. It may be called again.
 func (w *Writer) Close(ctx context.Context) (err error) {
 	w.shutdown.Do(func() {
-		w.mu.Lock()
-		w.mu.closed = true
-		idle := make(chan struct{})
-		if len(w.mu.letters) == 0 {
-			close(idle)
-		} else {
-			w.mu.idle = idle
-		}
-		w.mu.Unlock()
-		select {
-		case <-idle:
-		case <-ctx.Done():
-			err = fmt.Errorf("dead letters: %d were not acknowledged in time: %w", w.Status().Letters, context.Cause(ctx))
-		}
+		err = w.settle(ctx)
 		w.cancel()
 		w.stopped.Wait()
 		// The client goes first: it may still be reading what letters hold.
 		w.client.Close()
-		w.mu.Lock()
-		left := make([]*letter, 0, len(w.mu.letters))
-		for l := range w.mu.letters {
-			left = append(left, l)
-		}
-		w.mu.Unlock()
-		for _, l := range left {
-			w.report(l, ErrClosed)
-		}
+		w.giveUp()
 	})
 	return err
-}
-
-// Describe sends the descriptions of the writer's metrics.
-func (w *Writer) Describe(ch chan<- *prometheus.Desc) {
-	w.written.Describe(ch)
-	w.waiting.Describe(ch)
-}
-
-// Collect sends the writer's metrics.
-func (w *Writer) Collect(ch chan<- prometheus.Metric) {
-	w.written.Collect(ch)
-	w.waiting.Collect(ch)
 }
 
 // Check says whether the dead-letter topic is there and may be described. It

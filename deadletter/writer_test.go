@@ -193,11 +193,11 @@ func TestWriteAndList(t *testing.T) {
 		t.Errorf("content in the log: %s", f.log.all)
 	}
 	if err := testutil.CollectAndCompare(f.writer, strings.NewReader(`
-# HELP sluice_dead_letters_total Dead letters that the brokers acknowledged, by error type.
+# HELP sluice_dead_letters_total Dead letters that were acknowledged, by error type.
 # TYPE sluice_dead_letters_total counter
 sluice_dead_letters_total{reason="document_parsing_exception"} 1
 sluice_dead_letters_total{reason="position"} 1
-# HELP sluice_dead_letters_waiting Dead letters that the brokers have not acknowledged yet.
+# HELP sluice_dead_letters_waiting Dead letters that were not acknowledged yet.
 # TYPE sluice_dead_letters_waiting gauge
 sluice_dead_letters_waiting 0
 `)); err != nil {
@@ -371,7 +371,7 @@ func TestBrokersAway(t *testing.T) {
 	outcome := f.write(example(2))
 	// Silence is an alarm after ten seconds; the test turns the clock.
 	f.writer.mu.Lock()
-	f.writer.mu.progress = time.Now().Add(-alarmAfter)
+	f.writer.progress = time.Now().Add(-alarmAfter)
 	f.writer.mu.Unlock()
 	f.log.wait(t, "acknowledge nothing")
 	away.Store(false)
