@@ -196,6 +196,13 @@ func (a *assignment) take() (b batch, first uint64, more, low, ok bool) {
 	return b, first, len(a.queue) > 0, a.bytes <= a.c.lowMark, true
 }
 
+// low says that the queue is at or below the low mark.
+func (a *assignment) low() bool {
+	a.l.mu.Lock()
+	defer a.l.mu.Unlock()
+	return a.bytes <= a.c.lowMark
+}
+
 // undeliver takes back the records from seq on, which went nowhere.
 func (a *assignment) undeliver(seq uint64) {
 	a.l.mu.Lock()

@@ -330,6 +330,13 @@ func (c *Consumer) take(fetches kgo.Fetches) {
 	})
 	if len(ready) > 0 {
 		c.pauses.set(pauseFull, full...)
+		for _, a := range full {
+			// The dispatcher may have emptied the queue before the pause: then
+			// nobody else would end it.
+			if a.low() {
+				c.pauses.clear(pauseFull, a)
+			}
+		}
 		c.checkMemory()
 		c.dispatcher.ready(ready...)
 	}
@@ -369,12 +376,11 @@ const allMemory = "memory"
 // the budget. The rest is the indexer's: however full the queues are, it can
 // take actions, send them and free both.
 func (c *Consumer) checkMemory() {
-	switch n, limit := c.queued.Load(), c.o.Budget.Limit(); {
-	case n > limit/4:
-		c.pauses.setAll(allMemory, true)
-	case n <= limit/8:
-		c.pauses.setAll(allMemory, false)
-	}
+	limit := c.o.Budget.Limit()
+	c.pauses.setAllBy(allMemory, func(on bool) bool {
+		n := c.queued.Load()
+		return n > limit/4 || on && n > limit/8
+	})
 }
 
 // onAssigned begins the assignments of added; kgo fetches nothing of them

@@ -106,8 +106,15 @@ func (p *pauses) change(set, clear pause, as []*assignment) {
 
 // setAll pauses everything for why, or takes that reason away.
 func (p *pauses) setAll(why string, on bool) {
+	p.setAllBy(why, func(bool) bool { return on })
+}
+
+// setAllBy is setAll with a decision that is made under the lock: of two
+// goroutines that look at what they both change, the later look wins.
+func (p *pauses) setAllBy(why string, decide func(on bool) bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	on := decide(p.all[why])
 	if p.all[why] == on {
 		return
 	}
