@@ -252,7 +252,7 @@ var bad = []struct {
 		"sluice.yaml:1:32: documents.op: a data stream takes op: create only; use op: auto",
 	}},
 	{"dead letters without a place", "documents: {on_rejected: dead_letter}\n", []string{
-		"sluice.yaml:1:13: documents.on_rejected: there is no place for dead letters; set dead_letter.topic, or use stop or drop",
+		"sluice.yaml:1:13: documents.on_rejected: there is no place for dead letters; set dead_letter.topic or index, or use stop or drop",
 	}},
 	{"zeros that would be defaults", "documents:\n  time_window: {past: 0s}\n  max_depth: 0\n", []string{
 		"sluice.yaml:2:17: documents.time_window.past: must be above 0; write a value such as 365d",
@@ -290,7 +290,7 @@ var bad = []struct {
 	{"dead letters", "dead_letter: {topic: 'dead letters', max_share: 0%, oversize: cut}\n", []string{
 		`sluice.yaml:1:15: dead_letter.topic: "dead letters" is not a topic's name; use letters, digits and . _ - only, 242 at most`,
 		"sluice.yaml:1:38: dead_letter.max_share: must be above 0%: every rejection would hold its target; write a percentage from 0% to 100%, such as 25%",
-		`sluice.yaml:1:53: dead_letter.oversize: "cut" is not known here; use hold`,
+		`sluice.yaml:1:53: dead_letter.oversize: "cut" is not known here; use hold or chunk`,
 	}},
 	{"routing", "routing: {control_index: Control, refresh_interval: 10m}\n", []string{
 		"sluice.yaml:1:11: routing.control_index: has upper case, which Elasticsearch takes in no index name; write a name such as .sluice-control",
@@ -305,6 +305,23 @@ var bad = []struct {
 		"sluice.yaml:2:1: shutdown_timeout: must be above 0; write a value such as 30s",
 	}},
 
+	{"an index of dead letters beside a topic", "dead_letter: {topic: dead, index: dead, oversize: chunk}\n", []string{
+		"sluice.yaml:1:28: dead_letter.index: stands beside dead_letter.topic; keep one of the two",
+		"sluice.yaml:1:41: dead_letter.oversize: chunk cuts letters for a topic, and they go to an index; use hold; an index takes letters as large as the servers' http.max_content_length",
+	}},
+	{"an index of dead letters that is none", "dead_letter: {index: Dead}\n", []string{
+		"sluice.yaml:1:15: dead_letter.index: has upper case, which Elasticsearch takes in no index name; write a name such as dead-letters",
+	}},
+	{"an index of dead letters that documents go to", "overrides: [{topics: [a], documents: {index: dead}}]\ndead_letter: {index: dead}\n", []string{
+		"sluice.yaml:2:15: dead_letter.index: is an index that documents go to; name an index of its own",
+	}},
+	{"an index of dead letters that controls", "dead_letter: {index: .sluice-control}\n", []string{
+		"sluice.yaml:1:15: dead_letter.index: is the control index; name an index of its own",
+	}},
+	{"tombstones without versions", "documents: {deletes: tombstone, version: none}\n", []string{
+		"sluice.yaml:1:13: documents.deletes: a tombstone keeps the version of its delete, and there is none; use deletes: hard, or op: index with a version",
+	}},
+
 	// Not available yet
 	{"what comes later", `kafka:
   group_protocol: consumer
@@ -312,26 +329,22 @@ var bad = []struct {
 documents:
   format: avro
   schema_registry: {url: "http://registry"}
-  deletes: tombstone
   on_no_customer: legacy
 overrides:
   - topics: [a]
     documents: {format: protobuf}
 indexer: {held: park}
-dead_letter: {topic: dead, index: dead, oversize: chunk}
+dead_letter: {topic: dead}
 routing: {stream: s}
 `, []string{
 		"sluice.yaml:2:3: kafka.group_protocol: is not available yet with this value; use classic",
 		"sluice.yaml:3:10: kafka.sasl.mechanism: is not available yet with this value; use SCRAM-SHA-512, which MSK offers too",
 		"sluice.yaml:5:3: documents.format: is not available yet with this value; use json, or raw to keep the bytes in a field",
 		"sluice.yaml:6:3: documents.schema_registry: is not available yet; remove the section",
-		"sluice.yaml:7:3: documents.deletes: is not available yet with this value; use hard",
-		"sluice.yaml:8:3: documents.on_no_customer: is not available yet with this value; use dead_letter",
-		"sluice.yaml:11:17: overrides[0].documents.format: is not available yet with this value; use json, or raw to keep the bytes in a field",
-		"sluice.yaml:12:11: indexer.held: is not available yet with this value; use wait",
-		"sluice.yaml:13:28: dead_letter.index: is not available yet; use dead_letter.topic",
-		"sluice.yaml:13:41: dead_letter.oversize: is not available yet with this value; use hold",
-		"sluice.yaml:14:11: routing.stream: is not available yet; name one index per customer: documents.index: events-${customer}",
+		"sluice.yaml:7:3: documents.on_no_customer: is not available yet with this value; use dead_letter",
+		"sluice.yaml:10:17: overrides[0].documents.format: is not available yet with this value; use json, or raw to keep the bytes in a field",
+		"sluice.yaml:11:11: indexer.held: is not available yet with this value; use wait",
+		"sluice.yaml:13:11: routing.stream: is not available yet; name one index per customer: documents.index: events-${customer}",
 	}},
 	{"parking without dead letters", "indexer: {held: park}\n", []string{
 		"sluice.yaml:1:11: indexer.held: is not available yet with this value; use wait",

@@ -19,11 +19,8 @@ var later = []struct {
 	{"kafka.sasl.mechanism", []string{"AWS_MSK_IAM"}, "use SCRAM-SHA-512, which MSK offers too"},
 	{"documents.format", []string{"avro", "protobuf", "json_schema"}, "use json, or raw to keep the bytes in a field"},
 	{"documents.schema_registry", nil, "remove the section"},
-	{"documents.deletes", []string{"tombstone"}, "use hard"},
 	{"documents.on_no_customer", []string{"legacy"}, "use dead_letter"},
 	{"indexer.held", []string{"park"}, "use wait"},
-	{"dead_letter.index", nil, "use dead_letter.topic"},
-	{"dead_letter.oversize", []string{"chunk"}, "use hold"},
 	{"routing.stream", nil, "name one index per customer: documents.index: events-${customer}"},
 }
 

@@ -366,7 +366,7 @@ func (v *validator) because(path string, err error) string {
 // documents asks the room, whose errors name their key in full.
 func (v *validator) documents() {
 	c := v.cfg
-	_, err := document.New(c.Documents, c.Overrides, c.Kafka.Topics, c.DeadLetter.Topic != "")
+	_, err := document.New(c.Documents, c.Overrides, c.Kafka.Topics, c.DeadLetter.Enabled())
 	for _, err := range unjoin(err) {
 		e := (*document.ConfigError)(nil)
 		if !errors.As(err, &e) {
@@ -450,7 +450,22 @@ func (v *validator) rest() {
 	if dl.MaxShare <= 0 {
 		v.fail("dead_letter.max_share", "must be above 0%: every rejection would hold its target", shareRemedy)
 	}
-	v.oneOf("dead_letter.oversize", dl.Oversize, "hold")
+	v.oneOf("dead_letter.oversize", dl.Oversize, "hold", "chunk")
+	if dl.Index != "" {
+		switch problem := indexName(dl.Index); {
+		case problem != "":
+			v.fail("dead_letter.index", problem, "write a name such as dead-letters")
+		case dl.Topic != "":
+			v.fail("dead_letter.index", "stands beside dead_letter.topic", "keep one of the two")
+		case dl.Index == v.cfg.Routing.ControlIndex:
+			v.fail("dead_letter.index", "is the control index", "name an index of its own")
+		case v.isTarget(dl.Index):
+			v.fail("dead_letter.index", "is an index that documents go to", "name an index of its own")
+		}
+		if dl.Oversize == "chunk" {
+			v.fail("dead_letter.oversize", "chunk cuts letters for a topic, and they go to an index", "use hold; an index takes letters as large as the servers' http.max_content_length")
+		}
+	}
 
 	r := v.cfg.Routing
 	if problem := indexName(r.ControlIndex); problem != "" {
@@ -462,6 +477,13 @@ func (v *validator) rest() {
 	v.above0("shutdown_timeout", int64(v.cfg.ShutdownTimeout), "30s")
 	v.oneOf("log.level", v.cfg.Log.Level, "trace", "debug", "info", "warn", "error")
 	v.oneOf("log.format", v.cfg.Log.Format, "auto", "text", "json")
+}
+
+// isTarget reports whether documents go to an index of this name, as far as
+// the configuration tells.
+func (v *validator) isTarget(index string) bool {
+	return index == v.cfg.Documents.Index ||
+		slices.ContainsFunc(v.cfg.Overrides, func(o document.Override) bool { return index == o.Documents.Index })
 }
 
 // indexName returns what is wrong with the name of an index; "": nothing.

@@ -485,7 +485,7 @@ func (c *compiler) nulls(deadLetters bool) {
 	case "dead_letter":
 		c.r.onNull = nullDeadLetter
 		if !deadLetters {
-			c.fail("on_null", "there is no place for dead letters", "set dead_letter.topic, or another on_null")
+			c.fail("on_null", "there is no place for dead letters", "set dead_letter.topic or index, or another on_null")
 		}
 	case "delete":
 		c.deletes(recurs)
@@ -538,7 +538,7 @@ func (c *compiler) rejections(deadLetters bool) {
 	case "dead_letter":
 		c.r.onRejected = ToDeadLetter
 		if !deadLetters {
-			c.fail("on_rejected", "there is no place for dead letters", "set dead_letter.topic, or use stop or drop")
+			c.fail("on_rejected", "there is no place for dead letters", "set dead_letter.topic or index, or use stop or drop")
 		}
 	case "stop":
 		c.r.onRejected = Stop

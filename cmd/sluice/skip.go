@@ -241,8 +241,8 @@ func (s *servers) skipAlone(ctx context.Context, req admin.SkipRequest) error {
 		return fmt.Errorf("%s ends at offset %d: there is nothing to skip at %d", where, end, req.Offset)
 	}
 	if !req.Discard {
-		if s.cfg.DeadLetter.Topic == "" {
-			return errors.New("dead_letter.topic is empty: set it, or pass --discard to throw the record away")
+		if !s.cfg.DeadLetter.Enabled() {
+			return errors.New("neither dead_letter.topic nor index is set: set one, or pass --discard to throw the record away")
 		}
 		record, err := s.read(ctx, req)
 		if err != nil {
@@ -293,17 +293,16 @@ func (s *servers) deadLetter(ctx context.Context, record *kgo.Record, state *top
 		Key: record.Key, Value: record.Value, Headers: record.Headers,
 		Type: "skipped", Reason: "skipped by an operator while no member was running",
 	}
-	generations := 0
 	if rules := s.mapper.Rules(record.Topic); rules.NeedsGeneration() {
 		list, err := s.generations(ctx, record.Topic)
 		if err != nil {
 			return err
 		}
-		generations, _ = list.At(state.id, record.Partition, record.Offset)
+		letter.Generation, _ = list.At(state.id, record.Partition, record.Offset)
 	}
-	if generations > 0 || !s.mapper.Rules(record.Topic).NeedsGeneration() {
+	if letter.Generation > 0 || !s.mapper.Rules(record.Topic).NeedsGeneration() {
 		var result document.Result
-		s.mapper.Rules(record.Topic).Map(record, generations, &result)
+		s.mapper.Rules(record.Topic).Map(record, letter.Generation, &result)
 		if result.Verdict == document.Send {
 			letter.Target, letter.Sequence = result.Action.Target, result.Action.Version
 		}
@@ -312,8 +311,8 @@ func (s *servers) deadLetter(ctx context.Context, record *kgo.Record, state *top
 	if err != nil {
 		return err
 	}
-	writer, err := deadletter.New(s.cfg.DeadLetter, deadletter.Options{
-		Kafka: opts, Budget: memory.New(1 << 30), Release: readBuild().version, Log: zerolog.Nop(),
+	writer, err := app.NewLetters(s.cfg, app.Rooms{
+		Kafka: opts, Elastic: s.elastic, Budget: memory.New(1 << 30), Version: readBuild().version, Log: zerolog.Nop(),
 	})
 	if err != nil {
 		return err

@@ -23,7 +23,6 @@ import (
 	"github.com/sluicehq/sluice/admin"
 	"github.com/sluicehq/sluice/config"
 	"github.com/sluicehq/sluice/consumer"
-	"github.com/sluicehq/sluice/deadletter"
 	"github.com/sluicehq/sluice/document"
 	"github.com/sluicehq/sluice/elastic"
 	"github.com/sluicehq/sluice/generation"
@@ -57,7 +56,7 @@ type App struct {
 	control  *elastic.Control
 	mapper   *document.Mapper
 	indexer  *indexer.Indexer
-	letters  *deadletter.Writer // nil: no dead-letter topic
+	letters  Letters // nil: no place for dead letters is configured
 	consumer atomic.Pointer[consumer.Consumer]
 	admin    *admin.Server // nil: admin.address is empty
 
@@ -84,7 +83,7 @@ func KafkaClient(cfg *config.Config) (*kgo.Client, error) {
 
 // Mapper returns the rules of a configuration's topics.
 func Mapper(cfg *config.Config) (*document.Mapper, error) {
-	return document.New(cfg.Documents, cfg.Overrides, cfg.Kafka.Topics, cfg.DeadLetter.Topic != "")
+	return document.New(cfg.Documents, cfg.Overrides, cfg.Kafka.Topics, cfg.DeadLetter.Enabled())
 }
 
 // ParkedTopic is where the parked records of a dead-letter topic are.
@@ -147,12 +146,14 @@ func New(cfg *config.Config, o Options) (_ *App, err error) {
 		Generations: &generations{control: a.control, mapper: a.mapper, topics: cfg.Kafka.Topics},
 		MaxRecord:   maxRecord, ShutdownTimeout: cfg.ShutdownTimeout, Log: o.Log, Kafka: o.Kafka,
 	}
-	if topic := cfg.DeadLetter.Topic; topic != "" {
-		a.letters, err = deadletter.New(cfg.DeadLetter, deadletter.Options{Kafka: kafka, Budget: a.budget, Release: o.Version, Log: o.Log})
-		if err != nil {
-			return nil, err
-		}
+	a.letters, err = NewLetters(cfg, Rooms{Kafka: kafka, Elastic: a.elastic, Budget: a.budget, Version: o.Version, Log: o.Log})
+	if err != nil {
+		return nil, err
+	}
+	if a.letters != nil {
 		options.DeadLetters = a.letters
+	}
+	if topic := cfg.DeadLetter.Topic; topic != "" {
 		options.Exclude = []string{topic, ParkedTopic(topic)}
 	}
 	c, err := consumer.New(cfg.Kafka, options)

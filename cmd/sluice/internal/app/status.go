@@ -134,7 +134,7 @@ func (a *App) Skip(ctx context.Context, topic string, partition int32, offset in
 	switch {
 	case errors.As(err, &owner):
 		return &admin.NotOwnerError{Topic: topic, Partition: partition, MemberID: owner.Member, ClientHost: owner.Host}
-	case errors.As(err, &blocked), errors.Is(err, consumer.ErrNoDeadLetters):
+	case errors.As(err, &blocked), errors.Is(err, consumer.ErrNoDeadLetters), errors.Is(err, deadletter.ErrRefused):
 		return fmt.Errorf("%w: %w", admin.ErrRefused, err)
 	}
 	return err
