@@ -2,8 +2,11 @@ package scenarios
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,6 +15,9 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
 )
 
 // binaryDir holds the program; "" until it is built.
@@ -135,4 +141,53 @@ func (w *world) raise(yaml, name string, args ...string) {
 	if code, printed := w.sluice(yaml, append([]string{"generation", "raise", "--topic", name}, args...)...); code != 0 {
 		w.t.Fatalf("generation raise: exit code %d: %s", code, printed)
 	}
+}
+
+// metric reads the sum of a metric's samples from the process; NaN where it
+// does not serve yet.
+func (p *process) metric(name string) (sum float64) {
+	p.t.Helper()
+	url := p.adminURL()
+	if url == "" {
+		return math.NaN()
+	}
+	resp, err := http.Get(url + "/metrics")
+	if err != nil {
+		return math.NaN()
+	}
+	defer resp.Body.Close()
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(resp.Body)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return sumOf(families, name)
+}
+
+// adminURL is where the process serves, "" before it does.
+func (p *process) adminURL() string {
+	for line := range strings.Lines(p.log.String()) {
+		var said struct{ URL string }
+		if json.Unmarshal([]byte(line), &said) == nil && said.URL != "" {
+			return strings.TrimSuffix(said.URL, "/")
+		}
+	}
+	return ""
+}
+
+// highWater is the most memory that the process ever had resident, in bytes.
+func (p *process) highWater() int {
+	p.t.Helper()
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
+	if err != nil {
+		p.t.Skip("the system does not tell how much memory is resident")
+	}
+	for line := range strings.Lines(string(status)) {
+		var kib int
+		if n, _ := fmt.Sscanf(line, "VmHWM: %d kB", &kib); n == 1 {
+			return kib << 10
+		}
+	}
+	p.t.Skip("the system does not tell how much memory is resident")
+	return 0
 }

@@ -1,0 +1,289 @@
+//go:build synctests
+
+package scenarios
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/sluicehq/sluice/admin"
+	"github.com/sluicehq/sluice/cmd/sluice/internal/app"
+	"github.com/sluicehq/sluice/consumer"
+	"github.com/sluicehq/sluice/embedded"
+)
+
+// These scenarios last minutes, of a clock that goes on whenever nothing else
+// does. The build tag makes the Kafka client's mutexes such that it can.
+
+// bubble runs f with such a clock.
+func bubble(t *testing.T, f func(*testing.T)) {
+	t.Helper()
+	synctest.Test(t, f)
+}
+
+// pass lets time pass.
+func pass(d time.Duration) {
+	time.Sleep(d) //nolint:forbidigo // the clock is virtual
+}
+
+// commits is what the group has committed of the topic events.
+func (w *world) commits() string {
+	var b strings.Builder
+	for _, p := range w.kafka.PartitionInfos(topic) {
+		fmt.Fprint(&b, w.committed(topic, p.Partition), " ")
+	}
+	return b.String()
+}
+
+// Elasticsearch refuses all connections for 30 s, twice: no exit, no record
+// lost, and the commit stands still meanwhile.
+func TestV02_AllNodesRefuse(t *testing.T) {
+	const count, outage = 200_000, 30 * time.Second
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, worldOptions{partitions: 4, virtual: true})
+		p := w.start("elasticsearch: {compression_level: 0}\nindexer: {retry: {initial: 100ms, max: 5s}}")
+		all := records(count)
+		for i, part := range [][]*kgo.Record{all[:count/3], all[count/3 : 2*count/3], all[2*count/3:]} {
+			if i == 0 {
+				w.produce(part...)
+				w.awaitDone(p)
+				continue
+			}
+			refused := w.es.Inject(embedded.Rule{Fault: embedded.Refused()})
+			w.produce(part...)
+			pass(time.Second)
+			before := w.commits()
+			pass(outage - time.Second)
+			if after := w.commits(); before != after {
+				t.Errorf("commits moved during the outage: %s, then %s", before, after)
+			}
+			if h := p.Health(); h.State != admin.Waiting || h.Elasticsearch.Available {
+				t.Errorf("health during the outage: %+v", h)
+			}
+			refused.Remove()
+			w.awaitDone(p)
+		}
+		w.checkFold()
+		if n := p.outcomes("indexed"); n != count {
+			t.Errorf("%d records were indexed", n)
+		}
+	})
+}
+
+// A commit whose connection broke, and that the broker carries out late, does
+// not have the last word.
+func TestV05_LateCommit(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, worldOptions{virtual: true})
+		p := w.start("")
+		w.produce(records(100)...)
+		w.awaitDone(p)
+		// The first commit of 150 is kept back by the network, for longer
+		// than the client waits, while a later one passes; then the broker
+		// gets it after all.
+		var late *kmsg.OffsetCommitRequest
+		w.kafka.ControlKey(int16(kmsg.OffsetCommit), func(req kmsg.Request) (kmsg.Response, error, bool) {
+			if late == nil {
+				late = req.(*kmsg.OffsetCommitRequest)
+				return nil, errCut, true
+			}
+			w.kafka.DropControl()
+			return nil, nil, false
+		})
+		w.produce(records(50)...)
+		w.await("the first commit to be kept back", func() error {
+			if late == nil {
+				return errors.New("none yet")
+			}
+			return nil
+		}, p)
+		w.produce(records(50)...)
+		w.awaitDone(p)
+		if at := w.committed(topic, 0); at != 200 {
+			t.Fatalf("committed %d", at)
+		}
+		w.deliver(late)
+		if at := w.committed(topic, 0); at >= 200 {
+			t.Fatalf("the late commit did not put the group back: %d", at)
+		}
+		w.awaitDone(p)
+		if at := w.committed(topic, 0); at != 200 {
+			t.Errorf("committed %d", at)
+		}
+	})
+}
+
+// A flush that takes longer than every limit of its own goes on all the same:
+// the commit rises each minute.
+func TestV09_SlowFlush(t *testing.T) {
+	for name, fault := range map[string]func(*embedded.Request) *embedded.Fault{
+		// Slower than flush_interval, drain_timeout and commit_interval.
+		"5 s a bulk": func(r *embedded.Request) *embedded.Fault {
+			f := embedded.Slow(5 * time.Second)
+			return &f
+		},
+		// A full batch would take 20 s, and is given up after 2.
+		"2 ms a document": func(r *embedded.Request) *embedded.Fault {
+			f := embedded.Slow(time.Duration(strings.Count(string(r.Body), "\n")/2) * 2 * time.Millisecond)
+			return &f
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				w := newWorld(t, worldOptions{virtual: true})
+				yaml := "indexer: {flush_interval: 2s}\nkafka: {commit_interval: 1s}\nelasticsearch: {request_timeout: 20s}"
+				if strings.HasPrefix(name, "2 ms") {
+					yaml = "elasticsearch: {request_timeout: 2s}\nindexer: {flush_interval: 1s}"
+				}
+				w.es.Intercept(func(r *embedded.Request) *embedded.Fault {
+					if r.API() != "bulk" {
+						return nil
+					}
+					return fault(r)
+				})
+				w.produce(records(20_000)...)
+				p := w.start(yaml)
+				last := int64(-1)
+				for minute := 1; w.lag(topic) > 0; minute++ {
+					pass(time.Minute)
+					at := w.committed(topic, 0)
+					if at <= last {
+						t.Fatalf("minute %d: the commit stands at %d; %s", minute, at, p.log.tail())
+					}
+					last = at
+				}
+				w.checkFold()
+			})
+		})
+	}
+}
+
+// Leaders move 20 times, then all brokers are gone for 5 s: it resumes.
+func TestV14_FencedOrLeaderless(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, worldOptions{partitions: 6, brokers: 3, virtual: true})
+		p := w.start("")
+		for i := range 20 {
+			w.kafka.ShufflePartitionLeaders()
+			w.produce(records(30 + i)...)
+			pass(100 * time.Millisecond)
+		}
+		w.awaitDone(p)
+		heal := w.kafka.Hiccup()
+		pass(5 * time.Second)
+		heal()
+		w.produce(records(60)...)
+		began := time.Now()
+		w.awaitDone(p)
+		if took := time.Since(began); took > 15*time.Second {
+			t.Errorf("it took %v to go on", took)
+		}
+		w.checkFold()
+		if n := p.sum("sluice_data_loss_total"); n != 0 {
+			t.Errorf("%v losses were reported, none happened", n)
+		}
+	})
+}
+
+// A batch that cannot be decoded: its partition is marked stuck with its offset
+// in metrics and health within 30 s, others move on, and an operator's skip
+// goes on behind it.
+func TestV15_UndecodableBatch(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, worldOptions{partitions: 2, virtual: true})
+		p := w.start("")
+		w.produceEach(2, 0)
+		w.awaitDone(p)
+		w.produceGarbage(0, 4)
+		w.produceEach(2, 1)
+		began := time.Now()
+		h := p.awaitHalt(topic, 0)
+		if took := time.Since(began); took > 30*time.Second {
+			t.Errorf("it took %v", took)
+		}
+		if h.Kind != consumer.HaltUndecodable || h.Offset != 1 {
+			t.Errorf("%+v", h)
+		}
+		if n := p.sum("sluice_partition_halted_offset", "topic", topic, "partition", "0"); n != 1 {
+			t.Errorf("the metric says offset %v", n)
+		}
+		if health := p.Health(); health.State != admin.Blocked || len(health.Halted) != 1 || health.Halted[0].Offset != 1 {
+			t.Errorf("health %+v", health)
+		}
+		w.await("the other partition to go on", func() error {
+			if at := w.committed(topic, 1); at != 2 {
+				return fmt.Errorf("committed %d", at)
+			}
+			return nil
+		}, p)
+		if err := p.Skip(context.Background(), topic, 0, 1, false); !errors.Is(err, admin.ErrRefused) {
+			t.Errorf("a batch that nobody can read went to the dead letters: %v", err)
+		}
+		if err := p.Skip(context.Background(), topic, 0, 1, true); err != nil {
+			t.Fatal(err)
+		}
+		w.awaitDone(p)
+		w.checkFold()
+	})
+}
+
+// A topic without traffic for ten minutes: healthy, no exit, no rebalance.
+func TestV17_IdleTopic(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, worldOptions{partitions: 3, virtual: true})
+		w.produce(records(10)...)
+		p := w.start("")
+		w.awaitDone(p)
+		rebalances := p.sum("sluice_rebalances_total")
+		for range 10 {
+			pass(time.Minute)
+			if h := p.Health(); !p.Alive() || !p.Ready() || !h.OK() {
+				t.Fatalf("alive %v, ready %v, health %+v", p.Alive(), p.Ready(), h)
+			}
+		}
+		if n := p.sum("sluice_rebalances_total") - rebalances; n != 0 {
+			t.Errorf("%v rebalances", n)
+		}
+		w.produce(records(10)...)
+		w.awaitDone(p)
+	})
+}
+
+// Elasticsearch is a black hole for longer than any limit of the group: the
+// member stays, or comes back, and goes on within 15 s of the cure.
+func TestV08_OutageBeyondTheLimits(t *testing.T) {
+	const session, rebalance, cure = 45 * time.Second, 60 * time.Second, 15 * time.Second
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, worldOptions{partitions: 3, virtual: true})
+		// The defaults of a deployment.
+		p := w.start("kafka: {session_timeout: 45s, rebalance_timeout: 60s, drain_timeout: 5s, commit_interval: 1s}\n" +
+			"elasticsearch: {request_timeout: 20s}\nindexer: {flush_interval: 1s, retry: {initial: 100ms, max: 5s}}")
+		w.produce(records(1000)...)
+		w.awaitDone(p)
+		member := p.Status().(app.Status).Consumer.Member
+		hole := w.es.Inject(embedded.Rule{Fault: embedded.Unanswered()})
+		w.produce(records(5000)...)
+		pass(3*session + rebalance)
+		if !p.Alive() || len(p.partitions()) != 3 {
+			t.Errorf("alive %v, %d partitions are held", p.Alive(), len(p.partitions()))
+		}
+		if now := p.Status().(app.Status).Consumer.Member; now != member {
+			t.Logf("it was thrown out and came back: %s, %s", member, now)
+		}
+		hole.Remove()
+		began := time.Now()
+		w.awaitDone(p)
+		if took := time.Since(began); took > cure {
+			t.Errorf("it took %v to go on", took)
+		}
+		w.checkFold()
+	})
+}
