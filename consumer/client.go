@@ -12,7 +12,9 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 	"github.com/twmb/franz-go/pkg/sasl"
 	"github.com/twmb/franz-go/pkg/sasl/aws"
 	"github.com/twmb/franz-go/pkg/sasl/oauth"
@@ -180,8 +182,11 @@ func (c *Consumer) groupOptions() ([]kgo.Opt, error) {
 		kgo.MetadataMaxAge(30*time.Second), // how soon a new topic or partition is seen
 		kgo.FetchMaxWait(maxWait),
 		kgo.FetchMinBytes(int32(min(max(cfg.Fetch.MinBytes, 1), math.MaxInt32))),
-		kgo.FetchMaxBytes(c.fetchBytes(3, 1)),
-		kgo.FetchMaxPartitionBytes(min(partitionBytes, c.fetchBytes(3, 1))),
+		kgo.FetchMaxBytes(c.fetchBytes()),
+		kgo.FetchMaxPartitionBytes(min(partitionBytes, c.fetchBytes())),
+		// A batch that expands beyond this halts its partition, in place of the
+		// process.
+		kgo.MaxDecompressBatchBytes(int(min(max(c.o.Budget.Limit()/2, 1<<20), math.MaxInt32))),
 		kgo.WithPools(newRecordPool(), newBytesPool()),
 		kgo.OnPartitionsAssigned(c.onAssigned),
 		kgo.OnPartitionsRevoked(c.onRevoked),
@@ -199,14 +204,40 @@ func (c *Consumer) groupOptions() ([]kgo.Opt, error) {
 	return opts, errors.Join(errs...)
 }
 
+// What is assumed before the first fetch tells.
+const (
+	firstBrokers   = 3
+	firstExpansion = 4
+)
+
 // fetchBytes is the most that one fetch may bring: so much that all brokers'
-// fetches, decompressed, fill no more than a quarter of the memory limit.
-func (c *Consumer) fetchBytes(brokers int, expansion float64) int32 {
+// fetches, decompressed, fill no more than a quarter of the memory limit. A
+// batch that is larger comes whole all the same.
+func (c *Consumer) fetchBytes() int32 {
 	if n := c.cfg.Fetch.MaxBytes; n > 0 {
 		return int32(min(int64(n), math.MaxInt32))
 	}
-	n := float64(c.o.Budget.Limit()/4) / float64(max(brokers, 1)) / max(expansion, 1)
-	return int32(min(max(n, 64<<10), 50<<20))
+	n := float64(c.o.Budget.Limit()/4) / float64(c.brokers.Load()) / c.expansion
+	return int32(min(max(n, 16<<10), 50<<20))
+}
+
+// fitFetch follows how batches expand when they are decompressed, and how many
+// brokers there are. It runs in the poll loop.
+func (c *Consumer) fitFetch() {
+	compressed, uncompressed := c.hooks.compressed.Load(), c.hooks.uncompressed.Load()
+	if compressed < 64<<10 {
+		return
+	}
+	c.hooks.compressed.Add(-compressed)
+	c.hooks.uncompressed.Add(-uncompressed)
+	// Up at once, down by degrees: too small a fetch costs less than too much
+	// memory.
+	c.expansion = max(float64(uncompressed)/float64(compressed), 0.9*c.expansion, 1)
+	n := c.fetchBytes()
+	if d := float64(n) / float64(c.fetching); d < 0.9 || d > 1.1 {
+		c.fetching = n
+		c.cl.UpdateFetchMaxBytes(n, min(partitionBytes, n))
+	}
 }
 
 // subscription turns `topics` into options. excluded topics, and those that
@@ -265,6 +296,38 @@ func startOffset(reset string) (kgo.Offset, error) {
 		return kgo.Offset{}, &ConfigError{"reset", fmt.Sprintf("%q is unknown", reset), "use earliest, latest, none or a time such as 2026-01-31T00:00:00Z"}
 	}
 	return kgo.NewOffset().AfterMilli(at.UnixMilli()), nil
+}
+
+// tooOld says whether a broker is older than Kafka 4.3, the first whose consumer
+// protocol (KIP-848) never fails a commit in normal operation. Brokers do not
+// tell their version; 4.3 is the one that brought version 5 of DescribeLogDirs.
+// A broker that does not know that request at all is not refused.
+func tooOld(v kadm.BrokerApiVersions) bool {
+	highest, ok := v.KeyMaxVersion(int16(kmsg.DescribeLogDirs))
+	return v.Err == nil && ok && highest < 5
+}
+
+// checkBrokers ends Run where group_protocol: consumer meets a broker that is
+// too old for it. It asks until one answers.
+func (c *Consumer) checkBrokers(ctx context.Context) {
+	for {
+		versions, err := c.adm.ApiVersions(ctx)
+		if err == nil {
+			for _, v := range versions.Sorted() {
+				if tooOld(v) {
+					c.fail(&ConfigError{"group_protocol", fmt.Sprintf("consumer needs Kafka 4.3, broker %d is older", v.NodeID), "use classic"})
+				}
+			}
+			return
+		}
+		t := time.NewTimer(time.Second)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return
+		}
+	}
 }
 
 // recordPool keeps slices of records for the client. It is safe because the
@@ -354,7 +417,7 @@ func (l *clientLog) Log(level kgo.LogLevel, msg string, keyvals ...any) {
 	key := msg
 	for i := 0; i+1 < len(keyvals); i += 2 {
 		if keyvals[i] == "err" {
-			key = fmt.Sprint(msg, keyvals[i+1])
+			key += fmt.Sprint(keyvals[i+1])
 		}
 	}
 	now := time.Now()

@@ -75,6 +75,11 @@ type Consumer struct {
 
 	highMark, lowMark int64 // of one partition's queue, bytes
 	resumes           bool  // on_data_loss: resume
+	brokers           atomic.Int64
+
+	// The poll loop's own.
+	expansion float64 // of batches, when they are decompressed
+	fetching  int32   // the fetch size in force
 
 	hooks    clientHooks
 	started  atomic.Bool
@@ -101,6 +106,7 @@ type Consumer struct {
 	// time. It is a channel because it is held across waits.
 	turn    chan struct{}
 	commits commitState
+	trouble trouble
 
 	mu      sync.Mutex
 	held    map[tp]*assignment
@@ -149,8 +155,10 @@ func New(cfg Config, o Options) (*Consumer, error) {
 	}
 	c.highMark = min(highMark, max(o.Budget.Limit()/16, 1))
 	c.lowMark = c.highMark / 2
+	c.brokers.Store(firstBrokers)
+	c.expansion = firstExpansion
+	c.fetching = c.fetchBytes()
 	c.stopping, c.stop = context.WithCancelCause(context.Background())
-	c.hooks.log = c.log
 	c.hooks.fenced = func(error) { c.fail(ErrFenced) }
 	c.conflicts.wake = make(chan struct{}, 1)
 
@@ -198,6 +206,7 @@ func (c *Consumer) Run(ctx context.Context) error {
 	wg.Go(func() { c.dispatcher.run(inner) })
 	wg.Go(func() { c.resolve(inner) })
 	wg.Go(func() { c.watch(inner) })
+	wg.Go(func() { c.knock(inner) })
 	if c.cfg.GroupProtocol == "consumer" {
 		wg.Go(func() { c.checkBrokers(inner) })
 	}
@@ -339,6 +348,7 @@ func (c *Consumer) take(fetches kgo.Fetches) {
 		}
 		c.checkMemory()
 		c.dispatcher.ready(ready...)
+		c.fitFetch()
 	}
 }
 

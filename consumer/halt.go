@@ -101,7 +101,9 @@ func (c *Consumer) resume(a *assignment, skipTo int64) {
 }
 
 // fetchError acts on an error that a poll brought for a partition.
-func (c *Consumer) fetchError(topic string, partition int32, err error) {
+func (c *Consumer) fetchError(p kgo.FetchTopicPartition) {
+	topic, partition, err := p.Topic, p.Partition, p.Err
+	var tooLarge *kgo.ErrDecompressTooLarge
 	var loss *kgo.ErrDataLoss
 	var session *kgo.ErrGroupSession
 	switch {
@@ -111,7 +113,7 @@ func (c *Consumer) fetchError(topic string, partition int32, err error) {
 		c.fail(ErrFenced)
 		return
 	case errors.As(err, &session):
-		c.log.Warn().Err(err).Msg("the group session ended; rejoining")
+		c.trouble.is(err.Error(), c.now(), c.log)
 		return
 	}
 	a := c.holding(tp{topic, partition})
@@ -125,9 +127,16 @@ func (c *Consumer) fetchError(topic string, partition int32, err error) {
 	case errors.Is(err, kerr.UnknownTopicOrPartition), errors.Is(err, kerr.UnknownTopicID):
 		c.recheckTopics() // deleted, or made anew: the resolver tells
 		c.failedFetch(a, err, false)
+	case errors.As(err, &tooLarge):
+		// The client has given the batch up: it tries no more.
+		c.halt(a, &Halt{Kind: HaltUndecodable, Offset: tooLarge.Offset, Type: err.Error(), Since: c.now()})
 	default:
 		var ke *kerr.Error
-		c.failedFetch(a, err, !errors.As(err, &ke))
+		content := !errors.As(err, &ke)
+		if content {
+			a.saw(p.FetchPartition, c.committedOnly())
+		}
+		c.failedFetch(a, err, content)
 	}
 }
 
@@ -146,7 +155,11 @@ func (c *Consumer) failedFetch(a *assignment, err error, content bool) {
 	if content && tries >= fetchTries {
 		// Now and then all the same: it may be the network.
 		retry = undecodableRetry
-		h = &Halt{Kind: HaltUndecodable, Offset: a.fetched, Type: err.Error(), Since: c.now()}
+		at := a.fetched
+		if at < 0 { // nothing was read yet: it is the log's first
+			at = a.start
+		}
+		h = &Halt{Kind: HaltUndecodable, Offset: at, Type: err.Error(), Since: c.now()}
 	}
 	a.retryFetch = c.now().Add(retry)
 	a.l.mu.Unlock()

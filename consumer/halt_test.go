@@ -3,15 +3,17 @@ package consumer
 import (
 	"context"
 	"errors"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
 	"github.com/sluicehq/sluice/deadletter"
 	"github.com/sluicehq/sluice/document"
 	"github.com/sluicehq/sluice/generation"
 	"github.com/sluicehq/sluice/indexer"
-	"github.com/twmb/franz-go/pkg/kgo"
-	"github.com/twmb/franz-go/pkg/kmsg"
-	"strconv"
-	"testing"
-	"time"
 )
 
 // special produces n records of which number at has another value.

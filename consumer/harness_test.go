@@ -629,6 +629,14 @@ func (m *member) partition(p int32) (PartitionStatus, bool) {
 	return PartitionStatus{}, false
 }
 
+// paused is the number of partitions that are not fetched.
+func (m *member) paused() int {
+	if !m.running.Load() {
+		return 0
+	}
+	return m.pauses.count()
+}
+
 func (m *member) state(p int32) string {
 	s, _ := m.partition(p)
 	return s.State

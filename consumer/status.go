@@ -24,8 +24,10 @@ type Status struct {
 	Instance      string `json:"instance,omitempty"`
 	Generation    int32  `json:"generation"` // of the group; -1: not joined
 	LastHeartbeat int64  `json:"last_heartbeat"`
-	// Unreachable is why no broker is reached; "" while one is.
-	Unreachable string `json:"unreachable,omitempty"`
+	// Trouble is why this member has no part in the group: no broker is
+	// reached, it is not let in, or the group refuses it; "" while it has.
+	Trouble      string    `json:"trouble,omitempty"`
+	TroubleSince time.Time `json:"trouble_since,omitzero"`
 	// CommitError is why the last commit failed and CommitErrorSince when that
 	// began; "" while commits are taken.
 	CommitError      string    `json:"commit_error,omitempty"`
@@ -82,15 +84,15 @@ type counters struct {
 // Status may be called at any time.
 func (c *Consumer) Status() Status {
 	s := Status{
-		Group:       c.cfg.GroupID,
-		Instance:    c.cfg.InstanceID,
-		Generation:  -1,
-		Unreachable: c.hooks.unreachable(),
-		QueueBytes:  c.queued.Load(),
+		Group:      c.cfg.GroupID,
+		Instance:   c.cfg.InstanceID,
+		Generation: -1,
+		QueueBytes: c.queued.Load(),
 	}
 	if h := c.LastHeartbeat(); !h.IsZero() {
 		s.LastHeartbeat = h.UnixMilli()
 	}
+	s.Trouble, s.TroubleSince = c.trouble.now()
 	c.commits.mu.Lock()
 	if c.commits.failing != nil {
 		s.CommitError, s.CommitClass, s.CommitErrorSince = c.commits.failing.Error(), string(c.commits.class), c.commits.since
@@ -168,9 +170,6 @@ func (a *assignment) lag(now time.Time) (n int64, age time.Duration) {
 	}
 	from := max(a.committed, a.start)
 	handled, ok := a.tracker.Committable()
-	if ok && a.committed < 0 {
-		from = max(from, a.start) // nothing is committed: all of the log
-	}
 	n = max(0, a.end-from)
 	if n == 0 || !ok || handled >= a.end {
 		return n, 0

@@ -193,8 +193,8 @@ func explainVersion(mode document.VersionMode, v int64) string {
 }
 
 // readEnds reads where the logs of the held topics begin and end, for the lag
-// of partitions that are not fetched at present, and fits the fetch size to
-// the number of brokers and to how batches expand.
+// of partitions that are not fetched at present, and how many brokers there
+// are.
 func (c *Consumer) readEnds(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, watchEvery)
 	defer cancel()
@@ -234,15 +234,6 @@ func (c *Consumer) readEnds(ctx context.Context) {
 		a.l.mu.Unlock()
 	}
 	if brokers, err := c.adm.ListBrokers(ctx); err == nil {
-		c.fitFetch(len(brokers), c.hooks.expansion())
+		c.brokers.Store(int64(len(brokers)))
 	}
-}
-
-// fitFetch sets the fetch size; an expansion of 0 is unknown.
-func (c *Consumer) fitFetch(brokers int, expansion float64) {
-	if expansion == 0 {
-		return
-	}
-	n := c.fetchBytes(brokers, expansion)
-	c.cl.UpdateFetchMaxBytes(n, min(partitionBytes, n))
 }

@@ -1,0 +1,274 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"pgregory.net/rapid"
+
+	"github.com/sluicehq/sluice/deadletter"
+	"github.com/sluicehq/sluice/document"
+	"github.com/sluicehq/sluice/generation"
+	"github.com/sluicehq/sluice/indexer"
+	"github.com/sluicehq/sluice/memory"
+)
+
+// quiet is a client whose pauses nobody looks at.
+type quiet struct{}
+
+func (quiet) PauseFetchPartitions(map[string][]int32) map[string][]int32 { return nil }
+func (quiet) ResumeFetchPartitions(map[string][]int32)                   {}
+
+// heap is a writer that keeps actions until somebody settles them, and at times
+// has no room.
+type heap struct {
+	actions []indexer.Action
+	full    bool
+}
+
+func (h *heap) Add(ctx context.Context, a *indexer.Action) error {
+	if h.full {
+		h.full = false // the next try finds room
+		return context.Canceled
+	}
+	kept := *a
+	kept.Meta = slices.Clone(a.Meta)
+	h.actions = append(h.actions, kept)
+	return nil
+}
+func (h *heap) Publish() {}
+
+// postponed keeps letters until somebody acknowledges them.
+type postponed struct{ done []func(error) }
+
+func (p *postponed) Write(_ deadletter.Letter, done func(error)) { p.done = append(p.done, done) }
+
+// bench makes a consumer without a Kafka, with one partition held.
+func benchConsumer(w Writer, letters DeadLetters, r Rules) (*Consumer, *assignment) {
+	c := &Consumer{
+		cfg: Config{}, o: Options{Rules: func(string) Rules { return r }, Budget: memory.New(1 << 30), DeadLetters: letters},
+		log: zerolog.Nop(), highMark: 1 << 20, lowMark: 1 << 19,
+		turn: make(chan struct{}, 1), held: map[tp]*assignment{}, topics: map[string]*topic{}, ledgers: map[tp]*ledger{},
+		resolveNow: make(chan struct{}, 1), pauses: newPauses(quiet{}),
+	}
+	c.stopping, c.stop = context.WithCancelCause(context.Background())
+	c.conflicts.wake = make(chan struct{}, 1)
+	c.dispatcher = newDispatcher(c, w)
+	t := &topic{name: testTopic, rules: r}
+	t.known.Store(&known{"id", 1, generation.List{{Generation: 1, TopicID: "id", Partitions: 1}}})
+	c.topics[testTopic] = t
+	a := c.begin(t, 0)
+	c.pauses.add(0, a)
+	return c, a
+}
+
+// TestBooksBalance drives one partition through everything that can happen to
+// it, in random order, and checks after each step that the ledger balances
+// (invariant 7), that nothing below the committable offset is open (invariant
+// 1), and that the budget holds exactly what the queue does.
+func TestBooksBalance(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		h, letters := &heap{}, &postponed{}
+		policy := rapid.SampledFrom([]document.Policy{document.ToDeadLetter, document.Stop, document.Drop}).Draw(rt, "policy")
+		c, a := benchConsumer(h, letters, rules{policy: policy, version: document.VersionSequence})
+		l := a.l
+		open := map[int64]bool{} // records that were fetched and are not handled
+		offset := int64(0)
+		settle := func(i int) (x indexer.Action) {
+			x = h.actions[i]
+			h.actions[i] = h.actions[len(h.actions)-1]
+			h.actions = h.actions[:len(h.actions)-1]
+			return x
+		}
+		ended := false
+		steps := rapid.SliceOfN(rapid.IntRange(0, 1<<16), 60, 60).Draw(rt, "steps")
+		for _, s := range steps {
+			switch op := s % 12; {
+			case op < 3: // fetch
+				var recs []*kgo.Record
+				for range s / 12 % 40 {
+					offset += int64(s / 512 % 3)
+					value := "{}"
+					switch (s + int(offset)) % 23 {
+					case 3:
+						value = "ignore"
+					case 5:
+						value = "reject"
+					case 7:
+						value = "letter"
+					}
+					recs = append(recs, &kgo.Record{Topic: testTopic, Offset: offset, Value: []byte(value), Timestamp: time.UnixMilli(offset)})
+					offset++
+				}
+				if len(recs) == 0 {
+					continue
+				}
+				before := l.consumed
+				if _, err := a.enqueue(recs); err != nil {
+					rt.Fatal(err)
+				}
+				if l.consumed > before {
+					for _, r := range recs {
+						open[r.Offset] = true
+					}
+				} else {
+					offset = recs[0].Offset // not taken: it comes again
+				}
+			case op < 6: // dispatch
+				h.full = s%7 == 0
+				before := a.fetched
+				c.dispatcher.batch(context.Background(), a)
+				if a.fetched < before {
+					offset = a.fetched
+				}
+			case op < 9: // settle some
+				for n := s / 12 % 8; n > 0 && len(h.actions) > 0; n-- {
+					x := settle(s % len(h.actions))
+					switch s % 5 {
+					case 0:
+						x.Source.Reject(x.Seq, &indexer.Rejection{Type: "t", Meta: x.Meta})
+					case 1:
+						x.Source.Settle(indexer.Stale, []uint64{x.Seq})
+					default:
+						x.Source.Settle(indexer.Indexed, []uint64{x.Seq})
+					}
+				}
+			case op == 9: // acknowledge a letter, or give it up
+				if n := len(letters.done); n > 0 {
+					done := letters.done[n-1]
+					letters.done = letters.done[:n-1]
+					var err error
+					if s%11 == 0 {
+						err = deadletter.ErrOversize
+					}
+					done(err)
+				}
+			case op == 10 && s%5 == 0 && !ended: // the end of the assignment
+				a.stop()
+				if s%2 == 0 {
+					a.forget()
+					ended = true
+				}
+			case op == 11 && s%9 == 0:
+				c.halt(a, &Halt{Kind: HaltDataLoss, Offset: a.fetched})
+				if !ended {
+					offset = max(offset, 0)
+				}
+			}
+			l.mu.Lock()
+			sum := l.inFlight()
+			for _, n := range l.counts {
+				sum += n
+			}
+			if sum != l.consumed {
+				rt.Fatalf("consumed %d, outcomes %v, in flight %d", l.consumed, l.counts, l.inFlight())
+			}
+			if !ended {
+				at, _ := a.tracker.Committable()
+				handled := l.counts[outIndexed] + l.counts[outStale] + l.counts[outDeadLettered] + l.counts[outIgnored]
+				below := uint64(0)
+				for o := range open {
+					if o < at {
+						below++
+					}
+				}
+				if below > handled {
+					rt.Fatalf("%d records below the committable offset %d, %d are handled", below, at, handled)
+				}
+			}
+			held := a.bytes
+			for _, b := range a.blockers {
+				held += b.bytes
+			}
+			l.mu.Unlock()
+			if used := c.o.Budget.Used(); used != held {
+				rt.Fatalf("the budget holds %d bytes, queue and blockers %d", used, held)
+			}
+		}
+		a.forget()
+		if used := c.o.Budget.Used(); used != 0 {
+			rt.Fatalf("%d bytes left in the budget", used)
+		}
+		if c.counters.bugs.Load() != 0 {
+			rt.Fatal("internal errors")
+		}
+	})
+}
+
+// A log that begins anew below what was read is no record's second delivery.
+func TestLogReset(t *testing.T) {
+	_, a := benchConsumer(&heap{}, nil, rules{version: document.VersionSequence})
+	rec := func(o int64) []*kgo.Record { return []*kgo.Record{{Topic: testTopic, Offset: o}} }
+	if _, err := a.enqueue(rec(10)); err != nil {
+		t.Fatal(err)
+	}
+	var reset *logReset
+	if _, err := a.enqueue(rec(10)); !errors.As(err, &reset) || reset.expected != 11 || reset.got != 10 {
+		t.Fatalf("offset 10 again: %v", err)
+	}
+}
+
+// The commit's leader epoch is that of the record before it.
+func TestCommittableEpoch(t *testing.T) {
+	c, a := benchConsumer(&heap{}, nil, rules{version: document.VersionSequence})
+	var recs []*kgo.Record
+	for o := range int64(600) {
+		recs = append(recs, &kgo.Record{Topic: testTopic, Offset: o, Value: []byte("{}"), LeaderEpoch: int32(o / 100)})
+	}
+	if _, err := a.enqueue(recs); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		c.dispatcher.batch(context.Background(), a)
+	}
+	for seq := range uint64(600) {
+		a.settle(outIndexed, seq)
+		if at, ok := a.committable(false); !ok || at.Offset != int64(seq)+1 || at.Epoch != int32(seq/100) {
+			t.Fatalf("after record %d: %+v %v", seq, at, ok)
+		}
+	}
+	if n := len(a.marks); n > 2 {
+		t.Errorf("%d marks are kept", n)
+	}
+}
+
+// BenchmarkHotPath is what a record costs between poll and indexer: queue,
+// tracker, generation, meta and settlement.
+func BenchmarkHotPath(b *testing.B) {
+	n := &null{}
+	c, a := benchConsumer(n, nil, rules{version: document.VersionSequence})
+	const batch = 256
+	recs := make([]*kgo.Record, batch)
+	for i := range recs {
+		recs[i] = &kgo.Record{Topic: testTopic, Key: []byte("customer-000123"), Value: make([]byte, 1024), Timestamp: time.UnixMilli(1)}
+	}
+	offset := int64(0)
+	b.ReportAllocs()
+	for b.Loop() {
+		for _, r := range recs {
+			r.Offset = offset
+			offset++
+		}
+		if _, err := a.enqueue(recs); err != nil {
+			b.Fatal(err)
+		}
+		c.dispatcher.batch(context.Background(), a)
+		a.Settle(indexer.Indexed, n.seqs)
+		n.seqs = n.seqs[:0]
+		a.committable(false)
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/batch, "ns/record")
+}
+
+type null struct{ seqs []uint64 }
+
+func (n *null) Add(_ context.Context, a *indexer.Action) error {
+	n.seqs = append(n.seqs, a.Seq)
+	return nil
+}
+func (*null) Publish() {}

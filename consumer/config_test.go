@@ -1,0 +1,444 @@
+package consumer
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kmsg"
+	"github.com/twmb/franz-go/pkg/kversion"
+
+	"github.com/sluicehq/sluice/document"
+	"github.com/sluicehq/sluice/memory"
+)
+
+func TestConfigErrors(t *testing.T) {
+	w := newWorld(t, 1)
+	for key, change := range map[string]change{
+		"kafka.brokers":          func(c *Config, _ *Options) { c.Brokers = nil },
+		"kafka.group_id":         func(c *Config, _ *Options) { c.GroupID = "" },
+		"kafka.topics":           func(c *Config, _ *Options) { c.Topics = nil },
+		"kafka.topics: \"dead\"": func(c *Config, o *Options) { c.Topics = []string{"dead"}; o.Exclude = []string{"dead"} },
+		"kafka.topics: \"__x\"":  func(c *Config, _ *Options) { c.Topics = []string{"__x"} },
+		"kafka.topics: \"^(\"":   func(c *Config, _ *Options) { c.Topics = []string{"^("} },
+		"kafka.reset":            func(c *Config, _ *Options) { c.Reset = "yesterday" },
+		"kafka.on_data_loss":     func(c *Config, _ *Options) { c.OnDataLoss = "shrug" },
+		"kafka.isolation_level":  func(c *Config, _ *Options) { c.IsolationLevel = "serializable" },
+		"kafka.group_protocol":   func(c *Config, _ *Options) { c.GroupProtocol = "raft" },
+		"kafka.drain_timeout":    func(c *Config, _ *Options) { c.DrainTimeout = time.Minute },
+		"kafka.sasl.mechanism":   func(c *Config, _ *Options) { c.SASL.Mechanism = "GSSAPI"; c.SASL.Username = "u" },
+		"kafka.sasl.username":    func(c *Config, _ *Options) { c.SASL.Mechanism = "PLAIN" },
+		"kafka.sasl.token_file":  func(c *Config, _ *Options) { c.SASL.Mechanism = "OAUTHBEARER" },
+		"kafka.sasl.password": func(c *Config, _ *Options) {
+			c.SASL = SASL{Mechanism: "PLAIN", Username: "u", PasswordFile: "/nowhere"}
+		},
+		"kafka.tls": func(c *Config, _ *Options) { c.TLS.Enabled = true; c.TLS.CAFile = "/nowhere" },
+	} {
+		cfg := w.config()
+		o := Options{Budget: memory.New(1 << 20)}
+		change(&cfg, &o)
+		if _, err := New(cfg, o); err == nil || !strings.Contains(err.Error(), key) {
+			t.Errorf("%s: %v", key, err)
+		}
+	}
+	// All at once are all reported.
+	_, err := New(Config{Reset: "x", OnDataLoss: "x"}, Options{Budget: memory.New(1)})
+	for _, key := range []string{"brokers", "group_id", "topics", "reset", "on_data_loss"} {
+		if err == nil || !strings.Contains(err.Error(), "kafka."+key) {
+			t.Errorf("%s is missing in %v", key, err)
+		}
+	}
+}
+
+// A ^ topic never matches where rejected records go, nor __*; names beside it
+// mean themselves only.
+func TestRegexTopics(t *testing.T) {
+	w := newWorld(t, 1)
+	for _, name := range []string{"logs-a", "logs-dead", "logs-dead.parked", "eventsx"} {
+		if err := w.kafka.CreateTopic(name, 1, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.connect()
+	for _, name := range []string{testTopic, "logs-a", "logs-dead", "logs-dead.parked", "eventsx"} {
+		w.produceTo(name, 0, 3, func(int) (string, string) { return "k", "{}" })
+	}
+	w.topics = []string{"events", "^logs-"}
+	m := w.start(atOnce, withRules(rules{version: document.VersionOffset}), func(_ *Config, o *Options) {
+		o.Exclude = []string{"logs-dead", "logs-dead.parked"}
+	})
+	w.wait("the two topics", func() bool { return w.commits[tp{testTopic, 0}] == 3 && w.commits[tp{"logs-a", 0}] == 3 })
+	if s := m.Status().Partitions; len(s) != 2 {
+		t.Errorf("consumed are %+v", s)
+	}
+}
+
+func TestCloseBeforeStartAndTwice(t *testing.T) {
+	w := newWorld(t, 1)
+	c, err := New(w.config(), Options{Budget: memory.New(1 << 20), Rules: func(string) Rules { return rules{} }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s := c.Status(); s.Generation != -1 || len(s.Partitions) != 0 {
+		t.Errorf("status before the start: %+v", s)
+	}
+	if c.Healthy() {
+		t.Error("healthy before the start")
+	}
+	c.Close()
+	c.Close()
+	if err := c.Run(t.Context()); err == nil {
+		t.Error("it ran after Close")
+	}
+	m := w.start(atOnce)
+	w.wait("the start", m.running.Load)
+	m.Close()
+	m.Close()
+	if err := m.end(); err != nil {
+		t.Error(err)
+	}
+}
+
+// No broker at the start: it waits, says so, and begins when there is one.
+func TestNoBrokerAtStart(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := l.Addr().(*net.TCPAddr).Port
+	w := newWorld(t, 1)
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	m := w.start(atOnce, func(c *Config, _ *Options) { c.Brokers = []string{fmt.Sprintf("127.0.0.1:%d", port)} })
+	w.wait("it to say that nothing is reached", func() bool { return m.Status().Trouble != "" })
+	if !m.Alive() {
+		t.Error("a consumer that waits for Kafka is not alive")
+	}
+	k, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.Ports(port), kfake.GroupMinSessionTimeout(time.Second), kfake.SeedTopics(1, testTopic))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer k.Close()
+	w.wait("the assignment", func() bool { return m.state(0) == StateRunning })
+	w.wait("the trouble to be over", func() bool { return m.Status().Trouble == "" })
+	if err := m.end(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A wrong password is tried again until the file holds the right one.
+func TestPasswordFileIsReadAgain(t *testing.T) {
+	for _, mechanism := range []string{"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"} {
+		t.Run(mechanism, func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), "password")
+			if err := os.WriteFile(file, []byte("wrong"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			k, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, testTopic), kfake.EnableSASL(), kfake.GroupMinSessionTimeout(time.Second), kfake.Superuser(mechanism, "me", "right"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer k.Close()
+			w := newWorld(t, 1)
+			m := w.start(atOnce, func(c *Config, _ *Options) {
+				c.Brokers = k.ListenAddrs()
+				c.SASL = SASL{Mechanism: mechanism, Username: "me", PasswordFile: file}
+			})
+			w.wait("a refused attempt", func() bool { return m.Status().Trouble != "" })
+			if s := m.Status().Trouble; strings.Contains(s, "wrong") {
+				t.Errorf("the status shows the password: %s", s)
+			}
+			if err := os.WriteFile(file, []byte("right"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			w.wait("the assignment", func() bool { return m.state(0) == StateRunning })
+			if err := m.end(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// The queues are bounded by the budget, whatever the sink does, and go on when
+// it does (V47).
+func TestMemoryIsBounded(t *testing.T) {
+	w := newWorld(t, 4)
+	random := make([]byte, 15_000) // compression must not make it less
+	if _, err := rand.Read(random); err != nil {
+		t.Fatal(err)
+	}
+	value := `{"x":"` + base64.StdEncoding.EncodeToString(random) + `"}`
+	for p := range int32(4) {
+		w.produceTo(testTopic, p, 500, func(i int) (string, string) { return "k", value })
+	}
+	const limit = 16 << 20
+	m := w.start(atOnce, func(_ *Config, o *Options) { o.Budget = memory.New(limit) })
+	m.sink.setFull(true)
+	w.wait("the pause", func() bool { return m.paused() == 4 && m.queued.Load() > limit/4 })
+	peak := m.queued.Load()
+	for range 50 {
+		peak = max(peak, m.queued.Load())
+		time.Sleep(time.Millisecond) // what comes now came before the pause
+	}
+	// A quarter for the queues, and what was on its way: a quarter too.
+	if peak > limit/2 {
+		t.Errorf("%d bytes queued of a limit of %d", peak, limit)
+	}
+	if !m.Healthy() {
+		t.Error("heartbeats stopped with the dispatcher")
+	}
+	m.sink.setFull(false)
+	w.waitAllCommitted()
+	if n := m.paused(); n != 0 {
+		t.Errorf("%d partitions are paused with nothing to do", n)
+	}
+}
+
+// One partition whose records nobody takes does not keep another's back.
+func TestHighMark(t *testing.T) {
+	p := &pausing{}
+	ps := newPauses(p)
+	a := &assignment{l: &ledger{topic: "t"}, id: 1}
+	b := &assignment{l: &ledger{topic: "t"}, id: 2}
+	want := func(step string, paused ...int32) {
+		t.Helper()
+		if got := fmt.Sprint(p.paused()); got != fmt.Sprint(paused) {
+			t.Errorf("%s: paused %v, want %v", step, got, paused)
+		}
+	}
+	ps.add(pauseStarting, a, b)
+	want("new", 1, 2)
+	ps.clear(pauseStarting, a)
+	want("one started", 2)
+	ps.set(pauseFull, a)
+	ps.set(pauseHalted, a)
+	ps.clear(pauseFull, a)
+	want("still halted", 1, 2)
+	ps.clear(pauseHalted|pauseStarting, a, b)
+	want("all run")
+	ps.setAll("memory", true)
+	ps.setAll("commits", true)
+	ps.set(pauseFull, b)
+	want("everything", 1, 2)
+	ps.setAll("memory", false)
+	want("still everything", 1, 2)
+	ps.setAll("commits", false)
+	want("one is full", 2)
+	if n := ps.count(); n != 1 {
+		t.Errorf("%d counted", n)
+	}
+	ps.remove(b)
+	want("forgotten")
+	ps.set(pauseFull, b)
+	want("of no consequence any more")
+	ps.setAll("memory", true)
+	ps.add(pauseStarting, b)
+	ps.clear(pauseStarting, b)
+	want("assigned while everything is paused", 1, 2)
+	ps.setAll("memory", false)
+	want("all run")
+}
+
+// pausing remembers what is paused, as the client does.
+type pausing struct{ set [8]bool }
+
+func (p *pausing) PauseFetchPartitions(m map[string][]int32) map[string][]int32 {
+	for _, n := range m["t"] {
+		p.set[n] = true
+	}
+	return nil
+}
+
+func (p *pausing) ResumeFetchPartitions(m map[string][]int32) {
+	for _, n := range m["t"] {
+		p.set[n] = false
+	}
+}
+
+func (p *pausing) paused() (ns []int32) {
+	ns = []int32{}
+	for n, on := range p.set {
+		if on {
+			ns = append(ns, int32(n))
+		}
+	}
+	return ns
+}
+
+// Rights that were withdrawn: fetching stops after a while, with an alarm, and
+// goes on when commits are taken again.
+func TestCommitsDenied(t *testing.T) {
+	w := newWorld(t, 1)
+	w.produce(0, 10)
+	m := w.start(atOnce)
+	w.waitAllCommitted()
+	f := w.kafka.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.OffsetCommit}, Err: kerr.GroupAuthorizationFailed, Count: -1})
+	w.produce(0, 10)
+	w.wait("the denial", func() bool { return m.Status().CommitClass == string(commitRights) })
+	if n := m.paused(); n != 0 {
+		t.Errorf("%d partitions paused at once", n)
+	}
+	m.commits.mu.Lock()
+	m.commits.since = m.commits.since.Add(-commitDenied)
+	m.commits.mu.Unlock()
+	w.wait("the stop", func() bool { return m.paused() == 1 })
+	f.Remove()
+	w.waitAllCommitted()
+	w.wait("the end of the stop", func() bool { return m.paused() == 0 })
+}
+
+// The gate: without heartbeats no request may start.
+func TestHealthyFollowsHeartbeats(t *testing.T) {
+	w := newWorld(t, 1)
+	m := w.start(atOnce, func(c *Config, _ *Options) { c.SessionTimeout = 500 * time.Millisecond })
+	w.wait("health", func() bool { return m.Healthy() })
+	var hang = make(chan struct{})
+	w.kafka.ControlKey(int16(kmsg.Heartbeat), func(kmsg.Request) (kmsg.Response, error, bool) {
+		w.kafka.KeepControl()
+		w.kafka.SleepControl(func() { <-hang })
+		return nil, nil, false
+	})
+	w.wait("the gate to close", func() bool { return !m.Healthy() })
+	close(hang)
+	w.wait("the gate to open", func() bool { return m.Healthy() })
+}
+
+// Invariant 7 at every scrape, while records flow; gauges of partitions that
+// are not held disappear, counters stay.
+func TestMetrics(t *testing.T) {
+	w := newWorld(t, 2)
+	m := w.start(shuffled(3))
+	reg := prometheus.NewPedanticRegistry()
+	reg.MustRegister(m.Consumer)
+	scrape := func() (balanced bool, series map[string]float64) {
+		families, err := reg.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		series = map[string]float64{}
+		for _, f := range families {
+			for _, s := range f.Metric {
+				name := f.GetName()
+				for _, l := range s.Label {
+					name += " " + l.GetValue()
+				}
+				series[name] = s.GetCounter().GetValue() + s.GetGauge().GetValue()
+			}
+		}
+		for _, p := range []string{"0", "1"} {
+			sum := series["sluice_records_in_flight "+p+" events"]
+			for _, o := range outcomeNames {
+				sum += series["sluice_records_total "+o+" "+p+" events"]
+			}
+			if consumed := series["sluice_records_consumed_total "+p+" events"]; sum != consumed {
+				t.Errorf("partition %s: consumed %v, accounted for %v", p, consumed, sum)
+			}
+		}
+		return !t.Failed(), series
+	}
+	for range 40 {
+		w.produce(0, 50)
+		w.produce(1, 50)
+		if ok, _ := scrape(); !ok {
+			return
+		}
+	}
+	w.waitAllCommitted()
+	w.wait("the lag to be 0", func() bool { s, _ := m.partition(0); return s.Lag == 0 })
+	_, series := scrape()
+	if series["sluice_committed_offset 0 events"] != 2000 || series["sluice_consumer_lag 0 events"] != 0 {
+		t.Errorf("%v", series)
+	}
+	if err := m.end(); err != nil {
+		t.Fatal(err)
+	}
+	_, series = scrape()
+	for name := range series {
+		if strings.HasPrefix(name, "sluice_consumer_lag") || strings.HasPrefix(name, "sluice_queue") || strings.HasPrefix(name, "sluice_records_in_flight") {
+			t.Errorf("%s is left after the end", name)
+		}
+	}
+	if series["sluice_records_total indexed 0 events"] != 2000 {
+		t.Errorf("the counters went with the partition: %v", series)
+	}
+	if problems, err := testutil.CollectAndLint(m.Consumer); err != nil || len(problems) != 0 {
+		t.Errorf("%v %v", problems, err)
+	}
+}
+
+// V49: data that is deleted already is no lag.
+func TestLagBelowLogStart(t *testing.T) {
+	a := &assignment{committed: 10, start: 50, end: 60}
+	if n, _ := a.lag(time.Now()); n != 10 {
+		t.Errorf("lag %d", n)
+	}
+	a.end = 5 // a stale high watermark
+	if n, _ := a.lag(time.Now()); n != 0 {
+		t.Errorf("lag %d", n)
+	}
+	a.end = -1
+	if n, _ := a.lag(time.Now()); n != -1 {
+		t.Errorf("lag %d", n)
+	}
+}
+
+// V17: nothing moves for long; nothing happens.
+func TestIdle(t *testing.T) {
+	w := newWorld(t, 1)
+	w.produce(0, 1)
+	m := w.start(atOnce)
+	w.waitAllCommitted()
+	rebalances := m.counters.rebalances.Load()
+	beats := w.kafka.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Heartbeat}, TopLevel: true, Count: -1, Observe: true})
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	w.wait("ten heartbeats", func() bool { return beats.Hits() >= 10 || ctx.Err() != nil })
+	if n := m.counters.rebalances.Load(); n != rebalances {
+		t.Errorf("%d rebalances without a reason", n-rebalances)
+	}
+	if !m.Alive() || !m.Healthy() {
+		t.Error("an idle member is not alive and healthy")
+	}
+}
+
+func TestConsumerGroupProtocol(t *testing.T) {
+	modern := func(c *Config, _ *Options) { c.GroupProtocol = "consumer" }
+	t.Run("4.4", func(t *testing.T) {
+		w := newWorld(t, 3)
+		for p := range int32(3) {
+			w.produce(p, 100)
+		}
+		m := w.start(shuffled(2), modern)
+		w.waitAllCommitted()
+		if err := m.end(); err != nil {
+			t.Fatal(err)
+		}
+	})
+	t.Run("4.2", func(t *testing.T) {
+		w := newWorld(t, 1, kfake.MaxVersions(kversion.V4_2_0()))
+		m := w.start(atOnce, modern)
+		select {
+		case m.result = <-m.err:
+			m.once.Do(func() {})
+		case <-time.After(30 * time.Second):
+			t.Fatal("it goes on")
+		}
+		var bad *ConfigError
+		if !errors.As(m.result, &bad) || bad.Key != "group_protocol" {
+			t.Errorf("it ended with %v", m.result)
+		}
+	})
+}
