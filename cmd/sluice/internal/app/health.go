@@ -15,11 +15,12 @@ type view struct {
 	stopping bool
 	joined   bool
 	full     bool   // memory is full of records that wait
-	kafka    string // why no broker is reached; "": one is
+	kafka    string // why there is no part in the group; "": there is
 	halted   []admin.HaltedPartition
 	indexer  indexer.Status
 	letters  deadletter.Status
 
+	kafkaSince   time.Time
 	commits      string // why commits fail; "": they are taken
 	commitsSince time.Time
 	waiting      string // why a topic's partitions do not start; "": all do
@@ -39,7 +40,7 @@ func judge(v view) (state admin.State, reason string, since time.Time) {
 	case !v.silent.IsZero():
 		return admin.Waiting, v.silentReason, v.silent
 	case v.kafka != "":
-		return admin.Starting, "waiting for Kafka: " + v.kafka, time.Time{}
+		return admin.Starting, "waiting for Kafka: " + v.kafka, v.kafkaSince
 	case !v.joined:
 		return admin.Starting, "waiting for Kafka: not in the group, or its coordinator does not answer", time.Time{}
 	case len(v.halted) > 0:

@@ -37,8 +37,8 @@ func (a *App) look(c consumer.Status) view {
 		stopping: a.stopping.Load(),
 		joined:   a.consumer.Load().Healthy(),
 		full:     float64(a.budget.Used()) >= fullAt*float64(a.budget.Limit()),
-		kafka:    c.Unreachable,
-		commits:  c.CommitError, commitsSince: c.CommitErrorSince,
+		kafka:    c.Trouble, kafkaSince: c.TroubleSince,
+		commits: c.CommitError, commitsSince: c.CommitErrorSince,
 		indexer: a.indexer.Status(),
 	}
 	if a.letters != nil {
