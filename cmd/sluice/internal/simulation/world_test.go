@@ -1,0 +1,440 @@
+//go:build synctests
+
+package simulation
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/sluicehq/sluice/cmd/sluice/internal/app"
+	"github.com/sluicehq/sluice/elastic"
+	"github.com/sluicehq/sluice/embedded"
+)
+
+// world is one run of a scenario, inside a synctest bubble.
+type world struct {
+	s       *scenario
+	start   time.Time
+	kafka   *embedded.Kafka
+	es      *embedded.Elasticsearch
+	oracle  *embedded.Oracle
+	byPlace map[place]*planned // of what was written and counts; see mu
+	log     *logbook
+
+	mu       sync.Mutex // guards what follows; never held while waiting
+	members  []*member  // by number; nil: not started
+	problems []string
+	hits     map[string]int // what was met, by kind of fault
+	highest  map[place]int64
+
+	commits, checks atomic.Int64 // of the oracle
+	rebalances      int
+	took            time.Duration
+}
+
+// place names a record, or with offset 0 a partition.
+type place struct {
+	topic     string
+	partition int32
+	offset    int64
+}
+
+// member is one Sluice.
+type member struct {
+	n       int
+	link    *link
+	app     *app.App
+	metrics *prometheus.Registry
+	cancel  context.CancelFunc
+	done    chan struct{}
+	err     error // valid once done is closed
+	killed  bool
+	checked bool
+}
+
+// logbook keeps what members say, with virtual times.
+type logbook struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *logbook) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+// tail returns the last n lines.
+func (l *logbook) tail(n int) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	lines := strings.Split(strings.TrimSuffix(l.b.String(), "\n"), "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "\n")
+}
+
+func (w *world) fail(format string, args ...any) {
+	text := fmt.Sprintf("%v: ", time.Since(w.start).Round(time.Millisecond)) + fmt.Sprintf(format, args...)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.problems = append(w.problems, text)
+}
+
+// met counts what a fault fell on.
+func (w *world) met(kind string, hits int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.hits[kind] += hits
+}
+
+// run plays the scenario. It leaves nothing running.
+func run(s *scenario) *world {
+	w := &world{
+		s: s, start: time.Now(), log: &logbook{}, byPlace: map[place]*planned{}, hits: map[string]int{},
+		highest: map[place]int64{}, members: make([]*member, s.members),
+	}
+	defer func() { w.took = time.Since(w.start) }()
+	if err := w.setUp(); err != nil {
+		w.fail("the servers: %v", err)
+		return w
+	}
+	defer w.kafka.Close()
+	defer w.es.Close()
+	defer w.endAll() // whatever happened
+	ctx, cancel := context.WithTimeout(context.Background(), load+patience+time.Hour)
+	defer cancel()
+
+	var producing sync.WaitGroup
+	producing.Go(func() {
+		if err := w.produce(ctx); err != nil {
+			w.fail("the producer: %v", err)
+		}
+	})
+	w.play()
+	producing.Wait()
+	if w.settled() {
+		w.stopAll()
+		w.check(ctx)
+	}
+	return w
+}
+
+// settled waits until everything is committed.
+func (w *world) settled() bool {
+	deadline := time.Now().Add(patience)
+	for {
+		w.watchCommits()
+		behind := w.lag()
+		switch {
+		case len(w.problems) > 0:
+			return false
+		case behind == "":
+			return true
+		case time.Now().After(deadline):
+			w.fail("not all is committed %v after the last fault: %s\n%s", patience, behind, w.status())
+			return false
+		}
+		pass(time.Second)
+	}
+}
+
+// pass lets virtual time pass.
+func pass(d time.Duration) { <-time.After(d) }
+
+func (w *world) setUp() error {
+	kafka, err := embedded.StartKafka(embedded.KafkaConfig{
+		Brokers: w.s.brokers, Virtual: true,
+		Options: []kfake.Opt{
+			kfake.GroupMinSessionTimeout(time.Second),
+			kfake.BrokerConfigs(map[string]string{"group.initial.rebalance.delay.ms": "0"}),
+		},
+	})
+	if err != nil {
+		return err
+	}
+	w.kafka = kafka
+	w.es = embedded.NewElasticsearch(embedded.Config{History: true, Seed: w.s.seed})
+	for _, t := range w.s.topics {
+		if err := kafka.CreateTopic(t.name, t.partitions, nil); err != nil {
+			return err
+		}
+		for tenant := range t.tenants {
+			w.put(fmt.Sprintf("/i-%s-%d", t.name, tenant), fmt.Sprintf(
+				`{"settings":{"index":{"number_of_shards":%d,"gc_deletes":%q}},"mappings":{"properties":{"n":{"type":"long"}}}}`, t.shards, deletesKept))
+		}
+	}
+	// A letter counts from when the broker has it, not from when it was made.
+	if err := kafka.CreateTopic(deadLetters, 1, map[string]string{"message.timestamp.type": "LogAppendTime"}); err != nil {
+		return err
+	}
+	stored := embedded.StoredIn(w.es, w.effect)
+	w.oracle = embedded.NewOracle(func(r *kgo.Record) bool {
+		w.checks.Add(1)
+		return stored(r)
+	})
+	w.oracle.Watch(kafka)
+	kafka.WatchCommits(func(embedded.Commit) { w.commits.Add(1) })
+	return nil
+}
+
+// effect is what the oracle looks for.
+func (w *world) effect(r *kgo.Record) embedded.Effect {
+	w.mu.Lock()
+	p := w.byPlace[place{r.Topic, r.Partition, r.Offset}]
+	w.mu.Unlock()
+	return embedded.Effect{Index: p.index, ID: p.doc, Version: w.s.version(p), Ignored: p.fate == ignored}
+}
+
+// put asks the embedded Elasticsearch directly, past all faults of members.
+func (w *world) put(path, body string) {
+	req, err := http.NewRequest(http.MethodPut, "http://elasticsearch"+path, strings.NewReader(body))
+	if err != nil {
+		w.fail("PUT %s: %v", path, err)
+		return
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set(simulationHeader, "1")
+	resp, err := w.es.Transport().RoundTrip(req)
+	if err != nil {
+		w.fail("PUT %s: %v", path, err)
+		return
+	}
+	defer resp.Body.Close()
+	if text, err := io.ReadAll(resp.Body); err != nil || resp.StatusCode != http.StatusOK {
+		w.fail("PUT %s: %d %s %v", path, resp.StatusCode, text, err)
+	}
+}
+
+// simulationHeader marks requests that no fault may fall on.
+const simulationHeader = "X-Simulation"
+
+// produce writes the batches at their times.
+func (w *world) produce(ctx context.Context) error {
+	opts := append(w.kafka.ClientOptions(), kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.ProducerLinger(0))
+	if w.s.cfg.transactions {
+		opts = append(opts, kgo.TransactionalID("producer"))
+	}
+	client, err := kgo.NewClient(opts...)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	for _, b := range w.s.batches {
+		pass(b.at - time.Since(w.start))
+		if w.s.cfg.transactions {
+			if err := client.BeginTransaction(); err != nil {
+				return err
+			}
+		}
+		records := make([]*kgo.Record, len(b.records))
+		for i, p := range b.records {
+			records[i] = p.Record
+		}
+		if err := client.ProduceSync(ctx, records...).FirstErr(); err != nil {
+			return err
+		}
+		if !b.abort {
+			w.produced(b.records)
+		}
+		if w.s.cfg.transactions {
+			if err := client.EndTransaction(ctx, kgo.TransactionEndTry(!b.abort)); err != nil {
+				return fmt.Errorf("ending a transaction: %w", err)
+			}
+		}
+	}
+	return nil
+}
+
+// produced tells the oracle of records that count.
+func (w *world) produced(batch []*planned) {
+	w.mu.Lock()
+	for _, p := range batch {
+		if p.doc == "" {
+			p.doc = fmt.Sprintf("%s+%d+%d", p.Topic, p.Partition, p.Offset)
+		}
+		w.byPlace[place{p.Topic, p.Partition, p.Offset}] = p
+	}
+	w.mu.Unlock()
+	for _, p := range batch {
+		w.oracle.Produced(p.Record)
+	}
+}
+
+// play does the steps at their times, and undoes them at theirs.
+func (w *world) play() {
+	type event struct {
+		at time.Duration
+		do func()
+	}
+	var events []event
+	for _, s := range w.s.steps {
+		var end func()
+		events = append(events, event{s.at, func() {
+			w.watchCommits()
+			w.met(s.kind, 0)
+			end = s.begin(w)
+		}})
+		events = append(events, event{s.at + s.lasts, func() {
+			if end != nil {
+				end()
+			}
+		}})
+	}
+	slices.SortStableFunc(events, func(a, b event) int { return cmp.Compare(a.at, b.at) })
+	for _, e := range events {
+		pass(e.at - time.Since(w.start))
+		e.do()
+	}
+}
+
+// join starts a member.
+func (w *world) join(n int) {
+	cfg, err := w.s.config()
+	if err != nil {
+		w.fail("configuration: %v", err)
+		return
+	}
+	cfg.Kafka.Brokers = w.kafka.Addresses()
+	cfg.Kafka.ClientID = fmt.Sprintf("member-%d", n)
+	m := &member{
+		n: n, link: newLink(w.kafka.DialContext, w.es.Transport()), metrics: prometheus.NewRegistry(), done: make(chan struct{}),
+	}
+	log := zerolog.New(w.log).Level(zerolog.InfoLevel).Hook(clock{w.start}).With().Int("member", n).Logger()
+	m.app, err = app.New(cfg, app.Options{
+		Log: log, Version: "simulation", Metrics: m.metrics,
+		Kafka: []kgo.Opt{kgo.Dialer(m.link.dial)}, Elastic: []elastic.Option{elastic.WithRoundTripper(m.link)},
+	})
+	if err != nil {
+		w.fail("member %d: %v", n, err)
+		return
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	m.cancel = cancel
+	w.mu.Lock()
+	w.members[n] = m
+	w.mu.Unlock()
+	go func() { // ends with the member
+		defer close(m.done)
+		m.err = m.app.Run(ctx)
+	}()
+}
+
+// clock puts the scenario's time on log lines.
+type clock struct{ start time.Time }
+
+func (c clock) Run(e *zerolog.Event, _ zerolog.Level, _ string) {
+	e.Str("t", time.Since(c.start).Round(time.Millisecond).String())
+}
+
+func (w *world) member(n int) *member {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.members[n]
+}
+
+// leave asks a member to stop, as SIGTERM does.
+func (w *world) leave(n int) {
+	if m := w.member(n); m != nil {
+		m.cancel()
+	}
+}
+
+// kill ends a member as far as the servers can see. What it still does, alone,
+// is of no consequence.
+func (w *world) kill(n int) {
+	if m := w.member(n); m != nil {
+		m.killed = true
+		m.link.cutOff()
+		m.cancel()
+	}
+}
+
+// reap waits for a member's end and checks what it leaves.
+func (w *world) reap(m *member) {
+	if m.checked {
+		return
+	}
+	m.checked = true
+	select {
+	case <-m.done:
+	case <-time.After(5 * time.Minute):
+		w.fail("member %d did not end within 5 minutes of being asked to\n%s", m.n, w.status())
+		m.link.cutOff()
+		<-m.done
+	}
+	if m.err != nil && !m.killed {
+		w.fail("member %d ended with %v", m.n, m.err)
+	}
+	w.checkLedger(m)
+	m.link.cutOff()
+}
+
+// stopAll ends all members one by one, so that their partitions move once more.
+func (w *world) stopAll() {
+	for _, m := range w.members {
+		if m != nil {
+			m.cancel()
+			w.reap(m)
+		}
+	}
+}
+
+// endAll ends what is left after a failure.
+func (w *world) endAll() {
+	for _, m := range w.members {
+		if m != nil {
+			m.cancel()
+			m.link.cutOff()
+			<-m.done
+		}
+	}
+}
+
+// lag says what is not committed, "" for nothing.
+func (w *world) lag() string {
+	commits := map[string]map[int32]kfake.GroupCommit{}
+	if g := w.kafka.GroupInfo(group); g != nil {
+		commits = g.Commits
+	}
+	var behind []string
+	for _, t := range w.s.topics {
+		for _, p := range w.kafka.PartitionInfos(t.name) {
+			if at := commits[t.name][p.Partition].Offset; at < p.LastStableOffset {
+				behind = append(behind, fmt.Sprintf("%s/%d is at %d of %d", t.name, p.Partition, at, p.LastStableOffset))
+			}
+		}
+	}
+	return strings.Join(behind, ", ")
+}
+
+// watchCommits looks whether what is committed has gone back. A commit that a
+// frozen network delivers late may do that for a while; see scenario.late.
+func (w *world) watchCommits() {
+	g := w.kafka.GroupInfo(group)
+	if g == nil {
+		return
+	}
+	for topic, partitions := range g.Commits {
+		for p, c := range partitions {
+			k := place{topic, p, 0}
+			if c.Offset < w.highest[k] && !w.s.late() {
+				w.fail("the commit of %s/%d went back from %d to %d", topic, p, w.highest[k], c.Offset)
+			}
+			w.highest[k] = max(w.highest[k], c.Offset)
+		}
+	}
+}
+
