@@ -64,7 +64,7 @@ func (w *worker) process(b *batch) (goOn bool) {
 		b.probesAll, x.probing = false, false
 		x.probeAt = now.Add(probeEvery)
 	}
-	if v.status != 0 {
+	if !v.nobody() {
 		x.alive(now)
 	}
 	switch {

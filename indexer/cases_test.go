@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -214,6 +215,41 @@ func TestNeverAnswered(t *testing.T) {
 		}
 		if got := x.Status(); got.BlockedOn != 0 {
 			t.Errorf("status %+v", got)
+		}
+	})
+}
+
+// gateway answers 503 for the server behind it while that is gone.
+type gateway struct {
+	Transport
+	gone *atomic.Bool
+}
+
+func (g gateway) Perform(req *http.Request) (*http.Response, error) {
+	if g.gone.Load() {
+		return answer(503, "<html>Service Unavailable</html>"), nil
+	}
+	return g.Transport.Perform(req)
+}
+
+// An outage behind a gateway that answers is nobody's fault either: no request
+// is split, and no record is called the cause.
+func TestGatewayWithoutServer(t *testing.T) {
+	gone := &atomic.Bool{}
+	rig(t, func(_ *Config, o *Options) { o.Transport = gateway{o.Transport, gone} }, func(s *server, x *Indexer, w *Writer, rec *recorder) {
+		gone.Store(true)
+		for seq := range uint64(500) {
+			add(t, w, index(rec, seq, "a", fmt.Sprint(seq), `{}`))
+		}
+		w.Publish()
+		pass(time.Hour)
+		if got := x.Status(); got.BlockedOn != 0 || rec.count() != 0 {
+			t.Errorf("%d reported, status %+v", rec.count(), got)
+		}
+		gone.Store(false)
+		waitFor(t, x, rec, 500)
+		if n := locked(&s.mu, func() int { return s.requests }); n != 1 {
+			t.Errorf("%d requests, want the one that waited", n)
 		}
 	})
 }

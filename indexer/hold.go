@@ -145,7 +145,7 @@ func (w *worker) noAnswer(now time.Time, b *batch, v requestVerdict) (goOn bool)
 	}
 	x.log.Debug().Str("type", v.errorType).Int("actions", len(b.sent)).Int("tries", b.unanswered).
 		Msg("bulk request without a usable answer; it is sent again")
-	if v.status == 0 {
+	if v.nobody() {
 		x.watch(v.errorType)
 	}
 	// Where others to its targets cannot be answered, because they are behind

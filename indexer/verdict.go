@@ -51,6 +51,12 @@ type requestVerdict struct {
 	reason    string // the server's; may quote document content
 }
 
+// nobody says that no server answered: nothing did, or a gateway that found
+// nobody behind it. Else an outage would look like the fault of records.
+func (v requestVerdict) nobody() bool {
+	return v.status == 0 || v.kind == requestUnknown && 502 <= v.status && v.status <= 504
+}
+
 // judgeRequest judges the answer to a bulk request: the error of the
 // transport (also: the answer was cut), or the status and the body.
 func judgeRequest(err error, status int, body []byte) requestVerdict {
