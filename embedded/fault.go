@@ -310,11 +310,11 @@ func Answer(status int, body string) Fault {
 	return Fault{Status: status, Body: []byte(body)}
 }
 
-// TooManyRequests is the 429 of a node whose indexing memory is full, for the
-// whole request. It carries no Retry-After unless one is given, in seconds.
+// TooManyRequests is the 429 of a node whose indexing memory is full of other
+// requests, for the whole request. It carries no Retry-After unless one is given, in seconds.
 func TooManyRequests(retryAfter int) Fault {
 	f := Answer(http.StatusTooManyRequests, string(newError(http.StatusTooManyRequests, "es_rejected_execution_exception",
-		"rejected execution of coordinating operation [coordinating_and_primary_bytes=0, replica_bytes=0, all_bytes=0, coordinating_operation_bytes=20481, max_coordinating_bytes=20480]").body()))
+		"rejected execution of coordinating operation [coordinating_and_primary_bytes=20400, replica_bytes=0, all_bytes=20400, coordinating_operation_bytes=81, max_coordinating_bytes=20480]").body()))
 	if retryAfter > 0 {
 		f.Header = http.Header{"Retry-After": {strconv.Itoa(retryAfter)}}
 	}
