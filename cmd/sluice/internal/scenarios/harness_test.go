@@ -597,20 +597,18 @@ type network struct {
 	dial func(ctx context.Context, network, address string) (net.Conn, error)
 	http http.RoundTripper
 
-	mu    sync.Mutex
-	down  context.Context
-	lower context.CancelCauseFunc
-	conns map[net.Conn]bool
+	mu      sync.Mutex
+	noKafka bool
+	down    context.Context // ends when it is cut
+	lower   context.CancelCauseFunc
+	conns   map[net.Conn]bool
 }
 
 func newNetwork(w *world) *network {
 	n := &network{w: w, conns: map[net.Conn]bool{}}
 	n.down, n.lower = context.WithCancelCause(context.Background())
 	n.dial = func(ctx context.Context, protocol, address string) (net.Conn, error) {
-		n.mu.Lock()
-		down := n.down
-		n.mu.Unlock()
-		if down.Err() != nil {
+		if n.kafkaCut() {
 			return nil, errCut
 		}
 		conn, err := w.kafka.Dial(ctx, protocol, address)
@@ -619,7 +617,7 @@ func newNetwork(w *world) *network {
 		}
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		if n.down.Err() != nil {
+		if n.noKafka {
 			_ = conn.Close()
 			return nil, errCut
 		}
@@ -675,8 +673,22 @@ func (c *trackedConn) Close() error {
 // cut breaks what is connected; nothing connects until mend.
 func (n *network) cut() {
 	n.mu.Lock()
-	defer n.mu.Unlock()
 	n.lower(errCut)
+	n.mu.Unlock()
+	n.cutKafka()
+}
+
+func (n *network) kafkaCut() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.noKafka
+}
+
+// cutKafka is cut for Kafka alone.
+func (n *network) cutKafka() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.noKafka = true
 	for conn := range n.conns {
 		_ = conn.Close()
 	}
@@ -687,6 +699,7 @@ func (n *network) cut() {
 func (n *network) mend() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	n.noKafka = false
 	if n.down.Err() != nil {
 		n.down, n.lower = context.WithCancelCause(context.Background())
 	}
