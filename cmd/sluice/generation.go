@@ -134,7 +134,7 @@ still.`,
 			if err != nil {
 				return err
 			}
-			raise, err := gather(ctx, s.kafka, topic, groups, list)
+			raise, err := gather(ctx, s.kafka, topic, groups, list, !accept)
 			if err != nil {
 				return err
 			}
@@ -166,8 +166,9 @@ still.`,
 }
 
 // gather reads from the brokers what a raise needs to know. Log ends are only
-// watched where they count: after a change of the partition count.
-func gather(ctx context.Context, admin *kadm.Client, topic string, groups []string, list generation.List) (generation.Raise, error) {
+// watched where they count: after a change of the partition count, unless the
+// operator accepts that producers write.
+func gather(ctx context.Context, admin *kadm.Client, topic string, groups []string, list generation.List, watch bool) (generation.Raise, error) {
 	state, err := describeTopic(ctx, admin, topic)
 	if err != nil {
 		return generation.Raise{}, err
@@ -185,7 +186,7 @@ func gather(ctx context.Context, admin *kadm.Client, topic string, groups []stri
 		LogEnds: state.ends, LogEndsLater: state.ends,
 		Committed: commits.lowest, Diverged: diverged,
 	}
-	if len(list) > 0 && list[len(list)-1].TopicID == state.id && list[len(list)-1].Partitions != raise.Partitions {
+	if watch && len(list) > 0 && list[len(list)-1].TopicID == state.id && list[len(list)-1].Partitions != raise.Partitions {
 		select {
 		case <-time.After(settle):
 		case <-ctx.Done():
