@@ -120,6 +120,12 @@ func (r *Rules) Version() VersionMode { return r.keyed.version }
 // applies; newPerHour is time_window.new_indices_per_hour.
 func (r *Rules) TimeNamed() (newPerHour int, ok bool) { return r.newPerHr, r.timeNamed }
 
+// KeyedByKey says that an id comes from the record's key alone: records of one
+// id are in one partition then, where the topic's producers go by the key.
+func (r *Rules) KeyedByKey() bool {
+	return r.idKind == idAuto || r.idKind == idParts && len(r.id) == 1 && r.id[0].kind == fromKey
+}
+
 // NeedsGeneration says whether ids or versions depend on the topic's recorded
 // generations.
 func (r *Rules) NeedsGeneration() bool {
