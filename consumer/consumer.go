@@ -564,6 +564,10 @@ func (c *Consumer) shutdown(cause error) {
 		c.log.Warn().Err(err).Msg("the group could not be told that this member leaves: its partitions are taken over after the session timeout")
 	}
 	c.cl.CloseAllowingRebalance()
+	// Close asks to leave once more, on a goroutine that it does not wait for
+	// since the group is left already, and then polls, which may keep that
+	// goroutine waiting for ever.
+	c.cl.AllowRebalance()
 }
 
 // restart delivers a partition again from its committable offset: as if it had
