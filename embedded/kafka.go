@@ -194,6 +194,30 @@ func (k *Kafka) FailCommits(group string, err *kerr.Error, n int) *kfake.FaultHa
 	return k.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.OffsetCommit}, Group: group, Err: err, Count: n})
 }
 
+// Evict removes a member from a classic group, as the end of its session does:
+// the brokers here never end that of a member whose connection broke while it
+// waited for the answer to a JoinGroup.
+func (k *Kafka) Evict(ctx context.Context, group, member string) error {
+	client, err := kgo.NewClient(k.ClientOptions()...)
+	if err != nil {
+		return fmt.Errorf("embedded kafka: %w", err)
+	}
+	defer client.Close()
+	req := kmsg.NewPtrLeaveGroupRequest()
+	req.Group = group
+	m := kmsg.NewLeaveGroupRequestMember()
+	m.MemberID = member
+	req.Members = append(req.Members, m)
+	resp, err := req.RequestWith(ctx, client)
+	if err == nil {
+		err = kerr.ErrorForCode(resp.ErrorCode)
+	}
+	if err != nil {
+		return fmt.Errorf("embedded kafka: evict %s from %s: %w", member, group, err)
+	}
+	return nil
+}
+
 // Produce writes records and waits for the brokers' word. It fills in their
 // offsets, and their partitions from their keys; keyless records go round.
 func (k *Kafka) Produce(ctx context.Context, records ...*kgo.Record) error {
