@@ -327,11 +327,7 @@ func (w *worker) takeOut(b *batch, f ref) *waiting {
 		w.r.add(e, Abandoned)
 		return nil
 	}
-	next := f.waiting()
-	if next == nil {
-		next = w.x.copyOut(f.c, *e, f.wire(), f.c.metaOf(f.i))
-	}
-	next.inBatch = false
+	next := w.x.standAlone(f)
 	next.attempts += b.attempts
 	return next
 }

@@ -97,11 +97,6 @@ func (b *batch) seal() {
 // recycle gives a batch's chunks back. No request may read them any more.
 func (x *Indexer) recycle(b *batch) {
 	for _, c := range b.chunks {
-		for _, w := range c.waits {
-			if w.inBatch {
-				x.freeWaiting(w)
-			}
-		}
 		x.chunks.put(c)
 	}
 	clear(b.chunks)
@@ -261,6 +256,7 @@ func (x *Indexer) takeWaits(t *target, b *batch) {
 	b.chunks = append(b.chunks, x.retryChunk(t, taken, size))
 }
 
+// retryChunk moves the bytes of actions that are tried again into a chunk.
 func (x *Indexer) retryChunk(t *target, items []*waiting, size int) *chunk {
 	c := x.chunks.force(size)
 	c.target, c.born = t, items[0].born
@@ -272,6 +268,7 @@ func (x *Indexer) retryChunk(t *target, items []*waiting, size int) *chunk {
 		e.end, e.metaEnd = uint32(len(c.wire)), uint32(len(c.meta))
 		c.entries = append(c.entries, e)
 		c.waits = append(c.waits, w)
+		x.freeWaiting(w)
 	}
 	x.chunks.grown(c)
 	return c
@@ -307,14 +304,26 @@ func (x *Indexer) copyOut(c *chunk, e entry, wire, meta []byte) *waiting {
 		entry: e, target: c.target, born: c.born,
 		wire: slices.Clone(wire), meta: slices.Clone(meta),
 	}
-	w.charged = int64(len(wire)+len(meta)) + waitingBytes
-	x.opt.Budget.Force(w.charged)
+	x.chunks.move(c, w)
+	return w
+}
+
+// standAlone makes an action of a batch stand by itself, with what is known of
+// its earlier tries.
+func (x *Indexer) standAlone(f ref) *waiting {
+	w := f.waiting()
+	if w == nil {
+		return x.copyOut(f.c, *f.entry(), f.wire(), f.c.metaOf(f.i))
+	}
+	w.wire, w.meta = slices.Clone(f.wire()), slices.Clone(f.c.metaOf(f.i))
+	w.inBatch = false
+	x.chunks.move(f.c, w)
 	return w
 }
 
 func (x *Indexer) freeWaiting(w *waiting) {
-	x.opt.Budget.Give(w.charged)
-	w.charged = 0
+	x.chunks.give(w.charged)
+	w.charged, w.wire, w.meta = 0, nil, nil
 }
 
 // claimProbe makes a batch of one action of a held target, or of some where a

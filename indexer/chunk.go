@@ -122,11 +122,17 @@ const (
 // keeps a few for the next time.
 type chunkPool struct {
 	budget *memory.Budget
+	// share is the most bytes that actions take of the budget: the rest is for
+	// records that are fetched and not yet actions.
+	share int64
+	// reserve is what actions may take whatever others hold: without it there
+	// might be no progress at all.
+	reserve int64
 
 	mu   sync.Mutex
 	free [len(chunkSizes)][]*chunk
 	kept int64
-	out  atomic.Int64 // bytes charged
+	held atomic.Int64 // bytes charged to the budget for actions, in chunks or not
 }
 
 // size returns the wire capacity and the size class (-1: none) for n bytes,
@@ -142,28 +148,34 @@ func (p *chunkPool) size(n int) (capacity, class int, charge int64) {
 	return capacity, class, int64(capacity+capacity/metaShare) + int64(capacity/entryShare+1)*entryBytes
 }
 
-// try returns an empty chunk with room for n wire bytes, or nil where the
-// budget has no room. Below reserve bytes out it takes them all the same: what
-// the indexer needs to make progress at all must not depend on what others
-// hold.
-func (p *chunkPool) try(n int, reserve int64) *chunk {
+// try returns an empty chunk with room for n wire bytes, or nil where there is
+// no room.
+func (p *chunkPool) try(n int) *chunk {
 	capacity, class, charge := p.size(n)
-	if !p.budget.TryTake(charge) {
-		if p.out.Load() >= reserve {
-			return nil
-		}
+	held := p.held.Load()
+	switch fits := held+charge <= p.share; {
+	case fits && p.budget.TryTake(charge):
+	case held < p.reserve:
 		p.budget.Force(charge)
+	default:
+		return nil
 	}
 	return p.make(capacity, class, charge)
 }
 
-// wait is try that waits for the budget, until ctx ends.
+// wait is try that waits for room, until ctx ends.
 func (p *chunkPool) wait(ctx context.Context, n int) (*chunk, error) {
-	capacity, class, charge := p.size(n)
-	if err := p.budget.Take(ctx, charge); err != nil {
-		return nil, err
+	for {
+		freed := p.budget.Freed()
+		if c := p.try(n); c != nil {
+			return c, nil
+		}
+		select {
+		case <-freed:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
 	}
-	return p.make(capacity, class, charge), nil
 }
 
 // force returns a chunk for bytes that are held already and only move.
@@ -173,8 +185,18 @@ func (p *chunkPool) force(n int) *chunk {
 	return p.make(capacity, class, charge)
 }
 
+// move makes bytes of a chunk that a waiting action copies count as the
+// action's: the chunk is about to go.
+func (p *chunkPool) move(c *chunk, w *waiting) {
+	w.charged = int64(len(w.wire)+len(w.meta)) + waitingBytes
+	moved := min(w.charged, c.charged)
+	c.charged -= moved
+	p.held.Add(w.charged - moved)
+	p.budget.Force(w.charged - moved)
+}
+
 func (p *chunkPool) make(n, class int, charge int64) *chunk {
-	p.out.Add(charge)
+	p.held.Add(charge)
 	if class >= 0 {
 		p.mu.Lock()
 		if free := p.free[class]; len(free) > 0 {
@@ -199,16 +221,20 @@ func (p *chunkPool) make(n, class int, charge int64) *chunk {
 func (p *chunkPool) grown(c *chunk) {
 	now := int64(cap(c.wire)+cap(c.meta)) + int64(cap(c.entries))*entryBytes
 	if more := now - c.charged; more > 0 {
+		p.held.Add(more)
 		p.budget.Force(more)
-		p.out.Add(more)
 		c.charged = now
 	}
 }
 
+func (p *chunkPool) give(n int64) {
+	p.held.Add(-n)
+	p.budget.Give(n) // wakes those who wait for held to shrink, too
+}
+
 // put takes a chunk back. Nobody may read its bytes any more.
 func (p *chunkPool) put(c *chunk) {
-	p.budget.Give(c.charged)
-	p.out.Add(-c.charged)
+	p.give(c.charged)
 	class := -1
 	for i, size := range chunkSizes {
 		// A chunk whose side arrays have grown far beyond their share is not

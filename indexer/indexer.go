@@ -65,7 +65,6 @@ type Indexer struct {
 	opt     Options
 	log     zerolog.Logger
 	chunks  *chunkPool
-	reserve int64 // bytes that may be out whatever others hold
 	metrics *metrics
 
 	ctx    context.Context // ends the requests in flight
@@ -122,8 +121,11 @@ func New(cfg Config, opt Options) *Indexer {
 	}
 	x := &Indexer{
 		cfg: cfg, opt: opt, log: opt.Log,
-		chunks:    &chunkPool{budget: opt.Budget},
-		reserve:   2 * int64(cfg.FlushBytes),
+		chunks: &chunkPool{
+			budget:  opt.Budget,
+			share:   opt.Budget.Limit() / 2,
+			reserve: min(2*int64(cfg.FlushBytes), opt.Budget.Limit()/4),
+		},
 		metrics:   newMetrics(),
 		sources:   make(map[Source]*source),
 		targets:   make(map[string]*target),
@@ -556,7 +558,7 @@ func (x *Indexer) Status() Status {
 	defer x.mu.Unlock()
 	s := Status{
 		HoldAll: x.holdAll, BlockedOn: x.blockedOn, InFlight: x.inFlight,
-		RequestsLimit: x.limiter.current(), Indexers: x.workers, Bytes: x.chunks.out.Load(),
+		RequestsLimit: x.limiter.current(), Indexers: x.workers, Bytes: x.chunks.held.Load(),
 		Throttled: x.limiter.cut,
 	}
 	if x.holdAll != "" {

@@ -35,7 +35,7 @@ type waiting struct {
 	failed   int    // verdicts itemFailed so far
 	accepted uint64 // target.accepted when it failed first
 	queue    *idQueue
-	inBatch  bool // the batch that carries it owns it
+	inBatch  bool // its bytes are in the batch's chunk
 
 	// An action that is suspected of spoiling its request is sent alone, from
 	// due on.

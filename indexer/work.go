@@ -169,11 +169,10 @@ func (x *Indexer) refilter(b *batch, p part, r *reports) {
 		case w != nil && w != b.solo && (len(w.queue.again) > 0 || w.queue.flights > 1):
 			// An earlier action of its id waits, or is under way by itself.
 			e.done = true
-			w.inBatch = false
-			w.queue.again = append(w.queue.again, w)
+			w.queue.again = append(w.queue.again, x.standAlone(f))
 		case w == nil && t.closed(e) != nil:
 			e.done = true
-			t.wait(x.copyOut(f.c, *e, f.wire(), f.c.metaOf(f.i)))
+			t.wait(x.standAlone(f))
 			x.activate(t)
 		default:
 			b.sent = append(b.sent, f)

@@ -153,7 +153,7 @@ func (w *Writer) chunk(ctx context.Context, n int) (*chunk, error) {
 			return nil, context.Cause(ctx)
 		}
 	}
-	if c := w.x.chunks.try(n, w.x.reserve); c != nil {
+	if c := w.x.chunks.try(n); c != nil {
 		return c, nil
 	}
 	// What is open counts as held: published, it can leave.

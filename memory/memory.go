@@ -18,13 +18,13 @@ type Budget struct {
 	used  atomic.Int64
 
 	mu      sync.Mutex
-	changed chan struct{} // closed and replaced by Give while somebody waits
-	waiters int
+	freed   chan struct{} // closed and replaced by Give, if watched
+	watched bool
 }
 
 // New returns a budget of limit bytes; limit must be positive.
 func New(limit int64) *Budget {
-	return &Budget{limit: limit, changed: make(chan struct{})}
+	return &Budget{limit: limit, freed: make(chan struct{})}
 }
 
 // Limit returns the budget's limit in bytes.
@@ -54,29 +54,27 @@ func (b *Budget) Force(n int64) { b.used.Add(n) }
 
 // Take waits until n bytes fit, or until ctx ends, and returns its cause then.
 func (b *Budget) Take(ctx context.Context, n int64) error {
-	if b.TryTake(n) {
-		return nil
-	}
-	b.mu.Lock()
-	b.waiters++
-	defer func() {
-		b.waiters--
-		b.mu.Unlock()
-	}()
-	for {
+	for !b.TryTake(n) {
+		freed := b.Freed()
 		if b.TryTake(n) {
-			return nil
+			break
 		}
-		changed := b.changed
-		b.mu.Unlock()
 		select {
-		case <-changed:
+		case <-freed:
 		case <-ctx.Done():
-			b.mu.Lock()
 			return context.Cause(ctx)
 		}
-		b.mu.Lock()
 	}
+	return nil
+}
+
+// Freed returns a channel that is closed when bytes are given back after the
+// call. To wait for room: get it, look once more, then wait for it.
+func (b *Budget) Freed() <-chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.watched = true
+	return b.freed
 }
 
 // Give returns n bytes that were taken.
@@ -87,12 +85,10 @@ func (b *Budget) Give(n int64) {
 	if b.used.Add(-n) < 0 {
 		panic("memory: more bytes given back than were taken")
 	}
-	// A waiter registers under the lock before it looks at the count again, so
-	// either it sees this Give's count or this Give sees the waiter.
 	b.mu.Lock()
-	if b.waiters > 0 {
-		close(b.changed)
-		b.changed = make(chan struct{})
+	defer b.mu.Unlock()
+	if b.watched {
+		close(b.freed)
+		b.freed, b.watched = make(chan struct{}), false
 	}
-	b.mu.Unlock()
 }
