@@ -158,7 +158,7 @@ var bad = []struct {
 		`sluice.yaml:2:3: kafka.reset: "beginning" is not known here; use earliest, latest, none or an RFC 3339 time such as 2026-01-31T12:00:00Z`,
 		`sluice.yaml:3:3: kafka.on_data_loss: "ignore" is not known here; use halt or resume`,
 		`sluice.yaml:4:3: kafka.isolation_level: "dirty" is not known here; use read_committed or read_uncommitted`,
-		`sluice.yaml:5:3: kafka.group_protocol: "new" is not known here; use classic`,
+		`sluice.yaml:5:3: kafka.group_protocol: "new" is not known here; use classic or consumer`,
 	}},
 	{"timeouts that do not fit", "kafka:\n  session_timeout: 10ms\n  rebalance_timeout: 5s\n  drain_timeout: 10s\n  commit_interval: 0s\n", []string{
 		"sluice.yaml:2:3: kafka.session_timeout: must be 1s to 30m; choose a value in between; the default is sane",
@@ -324,7 +324,6 @@ var bad = []struct {
 
 	// Not available yet
 	{"what comes later", `kafka:
-  group_protocol: consumer
   sasl: {mechanism: AWS_MSK_IAM}
 documents:
   format: avro
@@ -337,14 +336,13 @@ indexer: {held: park}
 dead_letter: {topic: dead}
 routing: {stream: s}
 `, []string{
-		"sluice.yaml:2:3: kafka.group_protocol: is not available yet with this value; use classic",
-		"sluice.yaml:3:10: kafka.sasl.mechanism: is not available yet with this value; use SCRAM-SHA-512, which MSK offers too",
-		"sluice.yaml:5:3: documents.format: is not available yet with this value; use json, or raw to keep the bytes in a field",
-		"sluice.yaml:6:3: documents.schema_registry: is not available yet; remove the section",
-		"sluice.yaml:7:3: documents.on_no_customer: is not available yet with this value; use dead_letter",
-		"sluice.yaml:10:17: overrides[0].documents.format: is not available yet with this value; use json, or raw to keep the bytes in a field",
-		"sluice.yaml:11:11: indexer.held: is not available yet with this value; use wait",
-		"sluice.yaml:13:11: routing.stream: is not available yet; name one index per customer: documents.index: events-${customer}",
+		"sluice.yaml:2:10: kafka.sasl.mechanism: is not available yet with this value; use SCRAM-SHA-512, which MSK offers too",
+		"sluice.yaml:4:3: documents.format: is not available yet with this value; use json, or raw to keep the bytes in a field",
+		"sluice.yaml:5:3: documents.schema_registry: is not available yet; remove the section",
+		"sluice.yaml:6:3: documents.on_no_customer: is not available yet with this value; use dead_letter",
+		"sluice.yaml:9:17: overrides[0].documents.format: is not available yet with this value; use json, or raw to keep the bytes in a field",
+		"sluice.yaml:10:11: indexer.held: is not available yet with this value; use wait",
+		"sluice.yaml:12:11: routing.stream: is not available yet; name one index per customer: documents.index: events-${customer}",
 	}},
 	{"parking without dead letters", "indexer: {held: park}\n", []string{
 		"sluice.yaml:1:11: indexer.held: is not available yet with this value; use wait",

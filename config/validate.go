@@ -112,7 +112,7 @@ func (v *validator) kafka() {
 	}
 	v.oneOf("kafka.on_data_loss", k.OnDataLoss, "halt", "resume")
 	v.oneOf("kafka.isolation_level", k.IsolationLevel, "read_committed", "read_uncommitted")
-	v.oneOf("kafka.group_protocol", k.GroupProtocol, "classic")
+	v.oneOf("kafka.group_protocol", k.GroupProtocol, "classic", "consumer")
 	if k.InstanceID != "" && !kafkaName.MatchString(k.InstanceID) {
 		v.fail("kafka.instance_id", v.show("kafka.instance_id", k.InstanceID)+" is not a name that Kafka takes", "use letters, digits and . _ - only, 249 at most")
 	}
