@@ -8,7 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kversion"
 
 	"github.com/sluicehq/sluice/cmd/sluice/internal/app"
 	"github.com/sluicehq/sluice/config"
@@ -196,4 +198,66 @@ func TestV16_StaticMemberTwice(t *testing.T) {
 	w.produce(records(10)...)
 	w.awaitDone(younger)
 	younger.awaitHeld(1)
+}
+
+// The consumer protocol (KIP-848): members share the partitions, one that dies
+// is replaced, and all records arrive, none committed too early.
+func TestConsumerProtocol(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, worldOptions{partitions: 6, kafka: []kfake.Opt{kfake.BrokerConfigs(map[string]string{
+		"group.consumer.session.timeout.ms": "1500", "group.consumer.heartbeat.interval.ms": "100",
+		"group.consumer.min.session.timeout.ms": "1000", "group.consumer.min.heartbeat.interval.ms": "50",
+	})}})
+	const yaml = "kafka: {group_protocol: consumer, session_timeout: 3s}"
+	first := w.start(yaml)
+	first.awaitHeld(6)
+	stop := w.load(200)
+	defer stop()
+	second := w.start(yaml)
+	second.awaitHeld(3)
+	first.awaitHeld(3)
+	w.await("the second to work", func() error {
+		if second.outcomes("indexed") == 0 {
+			return errors.New("it does nothing")
+		}
+		return nil
+	}, first, second)
+	if _, err := w.admin.DescribeConsumerGroups(t.Context(), group); err != nil {
+		t.Error(err)
+	}
+	second.kill()
+	first.awaitHeld(6)
+	stop()
+	w.awaitDone(first)
+	w.checkFold()
+	if back := w.oracle.Backwards(); len(back) != 0 {
+		t.Errorf("commits went backwards: %v", back)
+	}
+	// An operator's commands see the group too.
+	if code, said := w.sluice("", "generation", "raise", "--topic", topic); code != 75 || !strings.Contains(said, "g (1 members)") {
+		t.Errorf("a raise beside a member: exit code %d: %s", code, said)
+	}
+	if err := first.stop(); err != nil {
+		t.Fatal(err)
+	}
+	w.raise("", topic)
+}
+
+// Brokers before 4.3 fail commits under the consumer protocol: it is refused,
+// and says what to do.
+func TestConsumerProtocol_OldBroker(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, worldOptions{kafka: []kfake.Opt{kfake.MaxVersions(kversion.V4_2_0())}})
+	p := w.launch("kafka: {group_protocol: consumer}")
+	select {
+	case <-p.exited:
+	case <-time.After(patience):
+		t.Fatal("it runs")
+	}
+	if code := p.cmd.ProcessState.ExitCode(); code == 0 {
+		t.Error("exit code 0")
+	}
+	if said := p.log.String(); !strings.Contains(said, "kafka.group_protocol: consumer needs Kafka 4.3") || !strings.Contains(said, "use classic") {
+		t.Errorf("it does not say why: %s", p.log.tail())
+	}
 }
