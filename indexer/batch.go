@@ -137,7 +137,10 @@ func (x *Indexer) claim(now time.Time) (*batch, time.Time) {
 		k++
 		if h := t.hold; h != nil {
 			if !h.probing && !now.Before(h.probeAt) {
-				return x.claimProbe(t), wake
+				if b := x.claimProbe(t); b != nil {
+					return b, wake
+				}
+				continue // what is under way will tell
 			}
 			if !h.probing {
 				wake = earlier(wake, h.probeAt)
@@ -327,20 +330,13 @@ func (x *Indexer) freeWaiting(w *waiting) {
 }
 
 // claimProbe makes a batch of one action of a held target, or of some where a
-// run of probes was accepted.
+// run of probes was accepted; nil where all that is left waits for something
+// that is under way.
 func (x *Indexer) claimProbe(t *target) *batch {
 	h := t.hold
-	h.probing = true
 	n := 1
 	if h.breaker && h.accepted >= breakerBulk {
 		n = breakerProbes - h.accepted
-	}
-	b := x.newBatch("probe")
-	b.probe = h
-	if len(t.solos) > 0 && len(t.order) == 0 && len(t.ready) == 0 {
-		w := t.solos[0]
-		t.solos = slices.Delete(t.solos, 0, 1)
-		return x.fillSolo(b, t, w)
 	}
 	// Whatever waits is probed in turn: the first may be bad for a reason of its
 	// own, and then never gets through.
@@ -354,6 +350,17 @@ func (x *Indexer) claimProbe(t *target) *batch {
 			t.wait(x.copyOut(c, c.entries[i], c.wireOf(i), c.metaOf(i)))
 		}
 		x.chunks.put(c)
+	}
+	if len(t.order) == 0 && len(t.solos) == 0 {
+		return nil
+	}
+	h.probing = true
+	b := x.newBatch("probe")
+	b.probe = h
+	if len(t.order) == 0 {
+		w := t.solos[0]
+		t.solos = slices.Delete(t.solos, 0, 1)
+		return x.fillSolo(b, t, w)
 	}
 	var taken []*waiting
 	size := 0
