@@ -77,6 +77,9 @@ type commitState struct {
 	uncertain time.Time // until when everything is committed again
 	failures  map[commitClass]uint64
 	last      time.Time // of the last success
+
+	// member is whom the last commit was made as. It is guarded by turn.
+	member string
 }
 
 // startCommit begins a commit unless one is on its way or a callback runs. It
@@ -96,6 +99,10 @@ func (c *Consumer) startCommit() {
 // follow one another and no partition is released meanwhile. final says that
 // there will be no other: it is tried again once.
 func (c *Consumer) commit(as []*assignment, final bool) {
+	if err := c.checkMember(as); err != nil {
+		c.noteCommit(err)
+		return
+	}
 	all := c.commits.isUncertain(c.now())
 	tries := 1
 	if final {
@@ -124,6 +131,36 @@ func (c *Consumer) commit(as []*assignment, final bool) {
 			return
 		}
 	}
+}
+
+// checkMember looks at what the group has committed if this member has another
+// id than at the last commit. A member that is thrown out while it rejoins gets
+// a new id, and may get the partitions that it holds again without being told
+// that it lost them. Whoever had them meanwhile may have committed more: our
+// next commits must not put the group back.
+func (c *Consumer) checkMember(as []*assignment) error {
+	member, _ := c.cl.GroupMetadata()
+	switch member {
+	case c.commits.member:
+		return nil
+	case "": // between two ids
+		return errOtherGeneration
+	}
+	if c.commits.member != "" && len(as) > 0 {
+		ctx, cancel := context.WithTimeout(context.Background(), commitTimeout)
+		defer cancel()
+		commits, err := c.adm.FetchOffsets(ctx, c.cfg.GroupID)
+		if err != nil {
+			return fmt.Errorf("consumer: the group's commits, as a new member: %w", err)
+		}
+		for _, a := range as {
+			if o, ok := commits.Lookup(a.l.topic, a.id); ok && o.Err == nil {
+				a.commitAgreed(o.At)
+			}
+		}
+	}
+	c.commits.member = member
+	return nil
 }
 
 // commitOffsets sends one commit and notes what was agreed to. The error is

@@ -160,6 +160,11 @@ func New(cfg Config, o Options) (*Consumer, error) {
 	c.fetching = c.fetchBytes()
 	c.stopping, c.stop = context.WithCancelCause(context.Background())
 	c.hooks.fenced = func(error) { c.fail(ErrFenced) }
+	c.hooks.commitBroke = func() {
+		c.commits.mu.Lock()
+		defer c.commits.mu.Unlock()
+		c.commits.uncertain = c.now().Add(commitUncertain)
+	}
 	c.conflicts.wake = make(chan struct{}, 1)
 
 	client, errClient := ClientOptions(cfg, c.log)

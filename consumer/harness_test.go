@@ -117,6 +117,9 @@ func (w *world) sawCommit(req *kmsg.OffsetCommitRequest) {
 					break
 				}
 			}
+			if last, ok := w.commits[k]; ok && p.Offset < last {
+				w.t.Errorf("%s/%d: the commit went down from %d to %d", name, p.Partition, last, p.Offset)
+			}
 			w.commits[k] = p.Offset
 			if p.Metadata != nil {
 				w.metas[k] = *p.Metadata

@@ -14,6 +14,10 @@ import (
 type clientHooks struct {
 	made   func(*kgo.Client) // called before the client does anything
 	fenced func(error)       // another member has our instance id
+	// commitBroke is called when the connection of a commit broke. The client
+	// repeats it on another one, and the broker may carry the first copy out
+	// after the second, and after later commits.
+	commitBroke func()
 
 	// heartbeat is when the group coordinator last answered us as a member, in
 	// Unix nanoseconds; 0: we are none.
@@ -34,6 +38,10 @@ func (h *clientHooks) OnBrokerE2E(_ kgo.BrokerMetadata, key int16, e2e kgo.Broke
 	case kmsg.Heartbeat, kmsg.SyncGroup, kmsg.ConsumerGroupHeartbeat:
 		if e2e.Err() == nil {
 			h.heartbeat.Store(time.Now().UnixNano())
+		}
+	case kmsg.OffsetCommit:
+		if e2e.Err() != nil {
+			h.commitBroke()
 		}
 	}
 }

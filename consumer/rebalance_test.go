@@ -99,19 +99,89 @@ func TestRevokeWithUnfinishedWork(t *testing.T) {
 	}
 }
 
-// A revoke must not wait for a dispatcher that waits for memory.
+// A revoke must not wait for a dispatcher that waits for memory: neither where
+// it holds records of the partition that is revoked, nor where of another's.
 func TestRevokeWhileMemoryIsFull(t *testing.T) {
-	w := newWorld(t, 2)
-	w.produce(0, 600)
-	w.produce(1, 600)
-	a := w.start(nil)
-	w.wait("a first batch", func() bool { return a.sink.held() > 0 })
-	a.sink.setFull(true)
-	b := w.start(atOnce)
-	// What was published before is answered; what waits for memory is not.
-	a.sink.setSettler(atOnce)
-	w.wait("the second member's share", func() bool { return len(b.Status().Partitions) == 1 })
-	a.sink.setFull(false)
+	for p := range int32(2) {
+		t.Run(fmt.Sprint("records of partition ", p), func(t *testing.T) {
+			w := newWorld(t, 2)
+			w.produce(p, 600)
+			// Nobody waits so long in vain.
+			long := func(c *Config, _ *Options) { c.DrainTimeout, c.RebalanceTimeout = time.Minute, 2*time.Minute }
+			a := w.start(atOnce, long)
+			a.sink.setFull(true)
+			w.wait("the dispatcher to have a batch", func() bool { s, _ := a.partition(p); return s.Position > 0 })
+			b := w.start(atOnce)
+			w.wait("the second member's share", func() bool { return len(b.Status().Partitions) == 1 })
+			a.sink.setFull(false)
+			w.waitAllCommitted()
+		})
+	}
+}
+
+// A commit that was made up before the member was thrown out is not sent by the
+// member that it has become.
+func TestCommitOfAnotherGeneration(t *testing.T) {
+	w := newWorld(t, 1)
+	w.produce(0, 10)
+	m := w.start(nil)
+	w.wait("everything to be with the sink", func() bool { return m.sink.held() == 10 })
+	release := make(chan struct{})
+	joins := 0
+	w.kafka.ControlKey(int16(kmsg.JoinGroup), func(kreq kmsg.Request) (kmsg.Response, error, bool) {
+		w.kafka.KeepControl()
+		if joins++; joins > 1 {
+			return nil, nil, false
+		}
+		w.kafka.SleepControl(func() { <-release })
+		resp := kreq.ResponseKind().(*kmsg.JoinGroupResponse)
+		resp.ErrorCode = kerr.UnknownMemberID.Code
+		return resp, nil, true
+	})
+	m.cl.ForceRebalance()
+	committing := func() bool { return len(m.turn) == 1 }
+	m.sink.setSettler(atOnce)
+	w.wait("a commit that waits for the rebalance", committing)
+	close(release)
+	w.waitAllCommitted()
+	m.commits.mu.Lock()
+	defer m.commits.mu.Unlock()
+	if m.commits.failures[commitRetry] == 0 {
+		t.Error("the commit was sent under another generation")
+	}
+}
+
+// A member that has a new id does not put the group back, if another one has
+// committed more meanwhile.
+func TestNewMemberReadsTheCommits(t *testing.T) {
+	w := newWorld(t, 1)
+	w.produce(0, 50)
+	m := w.start(nil)
+	w.wait("everything to be with the sink", func() bool { return m.sink.held() == 50 })
+	m.sink.index(m.sink.take(func(a *act) bool { return a.offset < 5 }))
+	w.wait("a first commit", func() bool { return w.commits[tp{testTopic, 0}] == 5 })
+	m.takeTurn()
+	// Somebody else has handled and committed up to 40.
+	for o := range int64(40) {
+		w.markHandled(o)
+	}
+	member, generation := m.cl.GroupMetadata()
+	req := kmsg.NewPtrOffsetCommitRequest()
+	req.Group, req.MemberID, req.Generation = testGroup, member, generation
+	rt := kmsg.NewOffsetCommitRequestTopic()
+	rt.Topic, rt.TopicID = testTopic, w.kafka.TopicInfo(testTopic).TopicID
+	rp := kmsg.NewOffsetCommitRequestTopicPartition()
+	rp.Offset = 40
+	rt.Partitions = append(rt.Partitions, rp)
+	req.Topics = append(req.Topics, rt)
+	if _, err := req.RequestWith(t.Context(), m.cl); err != nil {
+		t.Fatal(err)
+	}
+	m.commits.member = "another"
+	m.endTurn()
+	m.sink.index(m.sink.take(func(a *act) bool { return a.offset < 10 }))
+	w.wait("the group's commit to be known", func() bool { s, _ := m.partition(0); return s.Committed == 40 })
+	m.sink.setSettler(atOnce)
 	w.waitAllCommitted()
 }
 
