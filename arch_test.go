@@ -37,8 +37,10 @@ var edges = map[string][]string{
 	"deadletter":           {"memory"},
 	"elastic":              {"credentials"},
 	"consumer":             {"document", "indexer", "indexer/bulk", "offsets", "memory", "credentials", "generation", "deadletter"},
-	"config": {"admin", "consumer", "credentials", "deadletter", "document", "elastic", "indexer",
-		"memory", "partition", "procs"},
+	"config": {
+		"admin", "consumer", "credentials", "deadletter", "document", "elastic", "indexer",
+		"memory", "partition", "procs",
+	},
 	// The checker must not share an error with what it checks.
 	"cmd/sluice/internal/proof": {},
 }

@@ -305,7 +305,7 @@ func TestHealthyFollowsHeartbeats(t *testing.T) {
 	w := newWorld(t, 1)
 	m := w.start(atOnce, func(c *Config, _ *Options) { c.SessionTimeout = 500 * time.Millisecond })
 	w.wait("health", func() bool { return m.Healthy() })
-	var hang = make(chan struct{})
+	hang := make(chan struct{})
 	w.kafka.ControlKey(int16(kmsg.Heartbeat), func(kmsg.Request) (kmsg.Response, error, bool) {
 		w.kafka.KeepControl()
 		w.kafka.SleepControl(func() { <-hang })

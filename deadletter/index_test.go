@@ -129,11 +129,13 @@ func TestIndexWaitsForTheAcknowledgement(t *testing.T) {
 	f := startIndex(t, nil)
 	alarms := 0
 	for name, fault := range map[string]embedded.Fault{
-		"unreachable":  {Refuse: true},
-		"lost answer":  {Drop: true},
-		"unavailable":  {Status: 503},
-		"forbidden":    {Status: 403, Body: []byte(`{"error":{"type":"security_exception","reason":"s3cret"}}`)},
-		"item refused": {Items: func(embedded.Action) *embedded.ItemError { return &embedded.ItemError{Status: 429, Type: "cluster_block_exception"} }},
+		"unreachable": {Refuse: true},
+		"lost answer": {Drop: true},
+		"unavailable": {Status: 503},
+		"forbidden":   {Status: 403, Body: []byte(`{"error":{"type":"security_exception","reason":"s3cret"}}`)},
+		"item refused": {Items: func(embedded.Action) *embedded.ItemError {
+			return &embedded.ItemError{Status: 429, Type: "cluster_block_exception"}
+		}},
 		"proxy's page": {Status: 200, Body: []byte("<html>")},
 		"short answer": {Status: 200, Body: []byte(`{"items":[]}`)},
 	} {

@@ -121,8 +121,13 @@ func duration(text string) (time.Duration, error) {
 		suffix string
 		unit   time.Duration
 	}{
-		{"nanos", time.Nanosecond}, {"micros", time.Microsecond}, {"ms", time.Millisecond},
-		{"s", time.Second}, {"m", time.Minute}, {"h", time.Hour}, {"d", 24 * time.Hour},
+		{"nanos", time.Nanosecond},
+		{"micros", time.Microsecond},
+		{"ms", time.Millisecond},
+		{"s", time.Second},
+		{"m", time.Minute},
+		{"h", time.Hour},
+		{"d", 24 * time.Hour},
 	} {
 		if number, ok := strings.CutSuffix(strings.ToLower(text), u.suffix); ok {
 			if n, err := strconv.ParseFloat(number, 64); err == nil {

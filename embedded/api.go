@@ -92,8 +92,10 @@ func (r *Request) wrongMethod(allowed ...string) *answer {
 }
 
 func (r *Request) noHandler() *answer {
-	return failure(&apiError{status: http.StatusBadRequest, plain: true, typ: "no_status",
-		reason: "no handler found for uri [" + r.Path + "] and method [" + r.Method + "]"})
+	return failure(&apiError{
+		status: http.StatusBadRequest, plain: true, typ: "no_status",
+		reason: "no handler found for uri [" + r.Path + "] and method [" + r.Method + "]",
+	})
 }
 
 // is says whether the method is one of these; HEAD counts as GET.
@@ -286,9 +288,11 @@ func (es *Elasticsearch) putDoc(r *Request, name, id string, hasID bool, op opTy
 		return failure(err)
 	}
 	q := r.Query
-	it := bulkItem{write: write{op: op, id: []byte(id), version: unset, ifSeq: unset, routing: []byte(q.Get("routing")), source: r.Body},
+	it := bulkItem{
+		write: write{op: op, id: []byte(id), version: unset, ifSeq: unset, routing: []byte(q.Get("routing")), source: r.Body},
 		index: []byte(name), hasIndex: true, hasID: hasID, pipeline: []byte(q.Get("pipeline")),
-		alias: q.Get("require_alias") == "true", dataStream: q.Get("require_data_stream") == "true"}
+		alias: q.Get("require_alias") == "true", dataStream: q.Get("require_data_stream") == "true",
+	}
 	if op == opIndex && q.Get("op_type") == "create" {
 		it.op = opCreate
 	}
@@ -579,8 +583,10 @@ func (es *Elasticsearch) deleteCall(r *Request, name string) *answer {
 }
 
 func (ix *index) settingsSource() map[string]any {
-	flat := map[string]string{"index.uuid": ix.uuid, "index.provided_name": ix.name,
-		"index.creation_date": strconv.FormatInt(ix.created.UnixMilli(), 10), "index.version.created": "8537000"}
+	flat := map[string]string{
+		"index.uuid": ix.uuid, "index.provided_name": ix.name,
+		"index.creation_date": strconv.FormatInt(ix.created.UnixMilli(), 10), "index.version.created": "8537000",
+	}
 	for k, v := range ix.settings {
 		flat["index."+k] = v
 	}
@@ -647,8 +653,10 @@ func (es *Elasticsearch) settingsCall(r *Request, name, only string) *answer {
 			o["settings"] = s
 			if r.Query.Get("include_defaults") == "true" {
 				defaults := map[string]string{}
-				for k, v := range map[string]string{"gc_deletes": "60s", "refresh_interval": "1s", "max_result_window": "10000",
-					"mapping.total_fields.limit": "1000", "mapping.depth.limit": "20"} {
+				for k, v := range map[string]string{
+					"gc_deletes": "60s", "refresh_interval": "1s", "max_result_window": "10000",
+					"mapping.total_fields.limit": "1000", "mapping.depth.limit": "20",
+				} {
 					if _, set := p.ix.settings[k]; !set {
 						defaults["index."+k] = v
 					}
@@ -886,7 +894,8 @@ func (es *Elasticsearch) stats(r *Request, name string) *answer {
 			shards[strconv.Itoa(s.n)] = []any{map[string]any{
 				"routing": map[string]any{"state": "STARTED", "primary": true, "node": "embedded", "relocating_node": nil},
 				"docs":    map[string]any{"count": st.docs, "deleted": st.deleted}, "store": map[string]any{"size_in_bytes": st.bytes},
-				"seq_no": map[string]any{"max_seq_no": st.maxSeq, "local_checkpoint": st.maxSeq, "global_checkpoint": st.maxSeq}}}
+				"seq_no": map[string]any{"max_seq_no": st.maxSeq, "local_checkpoint": st.maxSeq, "global_checkpoint": st.maxSeq},
+			}}
 		}
 		g := group(sum)
 		g["uuid"], g["health"], g["status"] = p.ix.uuid, "yellow", "open"
@@ -945,10 +954,12 @@ func (es *Elasticsearch) healthCall(r *Request, name string) *answer {
 	if shards+replicas > 0 {
 		percent = 100 * float64(shards) / float64(shards+replicas)
 	}
-	return reply(code, map[string]any{"cluster_name": "embedded", "status": status, "timed_out": late, "number_of_nodes": 1,
+	return reply(code, map[string]any{
+		"cluster_name": "embedded", "status": status, "timed_out": late, "number_of_nodes": 1,
 		"number_of_data_nodes": 1, "active_primary_shards": shards, "active_shards": shards, "relocating_shards": 0, "initializing_shards": 0,
 		"unassigned_shards": replicas, "delayed_unassigned_shards": 0, "number_of_pending_tasks": 0, "number_of_in_flight_fetch": 0,
-		"task_max_waiting_in_queue_millis": 0, "active_shards_percent_as_number": percent})
+		"task_max_waiting_in_queue_millis": 0, "active_shards_percent_as_number": percent,
+	})
 }
 
 // clusterPrefixes are what names of cluster settings begin with.
@@ -1130,8 +1141,10 @@ func (es *Elasticsearch) nodes(rest []string) *answer {
 		node["indexing_pressure"] = map[string]any{"memory": map[string]any{"current": map[string]any{"all_in_bytes": 0}, "limit_in_bytes": 1 << 28}}
 		node["os"] = map[string]any{"cpu": map[string]any{"percent": 10}}
 	}
-	return reply(http.StatusOK, map[string]any{"_nodes": map[string]any{"total": 1, "successful": 1, "failed": 0}, "cluster_name": "embedded",
-		"nodes": map[string]any{es.uuid: node}})
+	return reply(http.StatusOK, map[string]any{
+		"_nodes": map[string]any{"total": 1, "successful": 1, "failed": 0}, "cluster_name": "embedded",
+		"nodes": map[string]any{es.uuid: node},
+	})
 }
 
 func (es *Elasticsearch) cat(rest []string) *answer {
@@ -1149,8 +1162,10 @@ func (es *Elasticsearch) cat(rest []string) *answer {
 		for _, s := range p.ix.shards {
 			docs += s.stats(now).docs
 		}
-		rows = append(rows, map[string]any{"health": "yellow", "status": "open", "index": p.ix.name, "uuid": p.ix.uuid,
-			"pri": strconv.Itoa(len(p.ix.shards)), "rep": "1", "docs.count": strconv.Itoa(docs)})
+		rows = append(rows, map[string]any{
+			"health": "yellow", "status": "open", "index": p.ix.name, "uuid": p.ix.uuid,
+			"pri": strconv.Itoa(len(p.ix.shards)), "rep": "1", "docs.count": strconv.Itoa(docs),
+		})
 	}
 	return reply(http.StatusOK, rows)
 }

@@ -397,8 +397,10 @@ func (es *Elasticsearch) bulk(ctx context.Context, r *Request, index string, f *
 		bulkRequests.Put(b)
 		return failure(err)
 	}
-	d := bulkDefaults{pipeline: []byte(r.Query.Get("pipeline")), routing: []byte(r.Query.Get("routing")),
-		alias: r.Query.Get("require_alias") == "true", stream: r.Query.Get("require_data_stream") == "true"}
+	d := bulkDefaults{
+		pipeline: []byte(r.Query.Get("pipeline")), routing: []byte(r.Query.Get("routing")),
+		alias: r.Query.Get("require_alias") == "true", stream: r.Query.Get("require_data_stream") == "true",
+	}
 	body, err := es.runBulk(ctx, b, &d, f, refresh, newBulkFilter(r.Query.Get("filter_path")))
 	if err != nil {
 		bulkRequests.Put(b)

@@ -254,8 +254,10 @@ func (es *Elasticsearch) createIndex(name string, body map[string]any, tm *templ
 		return nil, newError(http.StatusBadRequest, "invalid_index_name_exception",
 			"Invalid index name ["+name+"], already exists as alias", "index_uuid", "_na_", "index", name)
 	}
-	ix := &index{es: es, name: name, quoted: appendString(nil, name), uuid: es.newID(), created: time.Now(), stream: stream,
-		settings: map[string]string{"number_of_shards": "1", "number_of_replicas": "1"}}
+	ix := &index{
+		es: es, name: name, quoted: appendString(nil, name), uuid: es.newID(), created: time.Now(), stream: stream,
+		settings: map[string]string{"number_of_shards": "1", "number_of_replicas": "1"},
+	}
 	ix.term.Store(1)
 	m := newMapping()
 	aliases := map[string]any{}
@@ -370,16 +372,22 @@ func flatSettings(src map[string]any) map[string]any {
 	return flat
 }
 
-var blockSettings = map[string]uint32{"blocks.write": blockWrite, "blocks.read_only": blockReadOnly,
-	"blocks.read_only_allow_delete": blockAllowDelete, "blocks.metadata": blockMetadata, "blocks.read": blockRead}
+var blockSettings = map[string]uint32{
+	"blocks.write": blockWrite, "blocks.read_only": blockReadOnly,
+	"blocks.read_only_allow_delete": blockAllowDelete, "blocks.metadata": blockMetadata, "blocks.read": blockRead,
+}
 
 // settingGroups are prefixes of index settings that are kept without effect.
-var settingGroups = []string{"routing.", "translog.", "merge.", "lifecycle.", "analysis.", "sort.", "search.", "query.", "indexing.",
-	"mapping.", "similarity.", "soft_deletes.", "unassigned.", "store.", "queries.", "highlight.", "version.", "write."}
+var settingGroups = []string{
+	"routing.", "translog.", "merge.", "lifecycle.", "analysis.", "sort.", "search.", "query.", "indexing.",
+	"mapping.", "similarity.", "soft_deletes.", "unassigned.", "store.", "queries.", "highlight.", "version.", "write.",
+}
 
-var plainSettings = map[string]bool{"number_of_replicas": true, "auto_expand_replicas": true, "default_pipeline": true, "final_pipeline": true,
+var plainSettings = map[string]bool{
+	"number_of_replicas": true, "auto_expand_replicas": true, "default_pipeline": true, "final_pipeline": true,
 	"hidden": true, "max_result_window": true, "codec": true, "priority": true, "number_of_routing_shards": true, "max_ngram_diff": true,
-	"mode": true, "load_fixed_bitset_filters_eagerly": true, "flush_after_merge": true, "shard.check_on_startup": true, "plugins.": true}
+	"mode": true, "load_fixed_bitset_filters_eagerly": true, "flush_after_merge": true, "shard.check_on_startup": true, "plugins.": true,
+}
 
 // configure sets one index setting; nil resets it. m is the mapping to be
 // limited.

@@ -58,8 +58,10 @@ func (e *syntaxError) request(b []byte) *apiError {
 	case strings.HasPrefix(e.msg, "Numeric value ("):
 		typ = "input_coercion_exception"
 	}
-	return &apiError{status: http.StatusBadRequest, typ: "x_content_parse_exception", reason: pos + msg,
-		cause: &apiError{typ: typ, reason: msg}}
+	return &apiError{
+		status: http.StatusBadRequest, typ: "x_content_parse_exception", reason: pos + msg,
+		cause: &apiError{typ: typ, reason: msg},
+	}
 }
 
 // append appends the error as an object.

@@ -342,8 +342,10 @@ func ServerError() Fault {
 // HTML is what a proxy answers with status, such as 502, or 200 for a wrong
 // address.
 func HTML(status int) Fault {
-	return Fault{Status: status, Bare: true, Header: http.Header{"Content-Type": {"text/html"}},
-		Body: []byte("<html><head><title>" + http.StatusText(status) + "</title></head><body>" + http.StatusText(status) + "</body></html>")}
+	return Fault{
+		Status: status, Bare: true, Header: http.Header{"Content-Type": {"text/html"}},
+		Body: []byte("<html><head><title>" + http.StatusText(status) + "</title></head><body>" + http.StatusText(status) + "</body></html>"),
+	}
 }
 
 // Unauthorized is the 401 of credentials that are no longer valid.
@@ -396,7 +398,9 @@ func RejectItems(share float64, seed uint64) Fault {
 		if chance(seed, n.Add(1)) >= share {
 			return nil
 		}
-		return &ItemError{Status: http.StatusTooManyRequests, Type: "es_rejected_execution_exception",
-			Reason: "rejected execution of primary operation [coordinating_and_primary_bytes=0, max_primary_bytes=0]"}
+		return &ItemError{
+			Status: http.StatusTooManyRequests, Type: "es_rejected_execution_exception",
+			Reason: "rejected execution of primary operation [coordinating_and_primary_bytes=0, max_primary_bytes=0]",
+		}
 	}}
 }

@@ -161,11 +161,15 @@ type bulkFilter struct {
 	whole *filter
 }
 
-var bulkMembers = map[string]uint32{"_index": itemIndex, "_id": itemID, "_version": itemVersion, "result": itemResult,
-	"forced_refresh": itemRefresh, "_shards": itemShards, "_seq_no": itemSeq, "_primary_term": itemTerm, "get": itemGet, "status": itemStatus}
+var bulkMembers = map[string]uint32{
+	"_index": itemIndex, "_id": itemID, "_version": itemVersion, "result": itemResult,
+	"forced_refresh": itemRefresh, "_shards": itemShards, "_seq_no": itemSeq, "_primary_term": itemTerm, "get": itemGet, "status": itemStatus,
+}
 
-var errorMembers = map[string]uint32{"type": errorType, "reason": errorReason, "index_uuid": errorUUID, "shard": errorShard,
-	"index": errorIndex, "caused_by": errorCause}
+var errorMembers = map[string]uint32{
+	"type": errorType, "reason": errorReason, "index_uuid": errorUUID, "shard": errorShard,
+	"index": errorIndex, "caused_by": errorCause,
+}
 
 func newBulkFilter(paths string) *bulkFilter {
 	b := &bulkFilter{errors: true, took: true, ingest: true, items: [4]uint32{everyMember, everyMember, everyMember, everyMember}}

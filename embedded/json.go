@@ -28,8 +28,10 @@ const (
 	tokNull
 )
 
-var tokenNames = [...]string{"EOF", "START_OBJECT", "END_OBJECT", "START_ARRAY", "END_ARRAY", "VALUE_STRING",
-	"VALUE_NUMBER_INT", "VALUE_NUMBER_FLOAT", "VALUE_TRUE", "VALUE_FALSE", "VALUE_NULL"}
+var tokenNames = [...]string{
+	"EOF", "START_OBJECT", "END_OBJECT", "START_ARRAY", "END_ARRAY", "VALUE_STRING",
+	"VALUE_NUMBER_INT", "VALUE_NUMBER_FLOAT", "VALUE_TRUE", "VALUE_FALSE", "VALUE_NULL",
+}
 
 func (k tokenKind) String() string { return tokenNames[k] }
 
@@ -138,7 +140,7 @@ func (l *lexer) value() tokenKind {
 
 func (l *lexer) literal(c byte) tokenKind {
 	end := l.i
-	for end < len(l.b) && (isWord(l.b[end])) {
+	for end < len(l.b) && isWord(l.b[end]) {
 		end++
 	}
 	word := string(l.b[l.i:end])

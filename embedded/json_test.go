@@ -13,8 +13,10 @@ import (
 // the server's parser differs on purpose (comments, a byte order mark, doubled,
 // empty and odd names, lax UTF-8, nesting) the seeds' neighbours are left out.
 func FuzzDocument(f *testing.F) {
-	for _, s := range []string{`{}`, `{"a":1}`, `{"a":[1,2,{"b":"\u00e9\n"}],"c":null}`, `{"a":-0.5e+10}`, `{"a":01}`, `{"a":"`, `{"a":tru}`, `{"a" 1}`, `{"a":[1 2]}`,
-		`{"abcdefghijklmnop":"0123456789abcdef\"x"}`, `{"a":1}}`, `{"a":"é😀"}`, "{\"a\":\"\x1f\"}", `[1]`, `1`, `{"a":{"b":{"c":[[[]]]}}}`} {
+	for _, s := range []string{
+		`{}`, `{"a":1}`, `{"a":[1,2,{"b":"\u00e9\n"}],"c":null}`, `{"a":-0.5e+10}`, `{"a":01}`, `{"a":"`, `{"a":tru}`, `{"a" 1}`, `{"a":[1 2]}`,
+		`{"abcdefghijklmnop":"0123456789abcdef\"x"}`, `{"a":1}}`, `{"a":"é😀"}`, "{\"a\":\"\x1f\"}", `[1]`, `1`, `{"a":{"b":{"c":[[[]]]}}}`,
+	} {
 		f.Add([]byte(s))
 	}
 	m := newMapping()
@@ -45,8 +47,10 @@ func FuzzDocument(f *testing.F) {
 // FuzzBulkFilter compares the worked-out filter of bulk answers with the general
 // one on the whole answer.
 func FuzzBulkFilter(f *testing.F) {
-	for _, s := range []string{"errors,items.*.status", "items.*.error", "-items.index", "**.type", "items.*.error.t*,-took", "*", "errors,items.index._shards.total",
-		"items.*.error.caused_by.type", "-items.*.error.caused_by", "it*.create", "-**.reason,-**._shards", "items.**", "a.b"} {
+	for _, s := range []string{
+		"errors,items.*.status", "items.*.error", "-items.index", "**.type", "items.*.error.t*,-took", "*", "errors,items.index._shards.total",
+		"items.*.error.caused_by.type", "-items.*.error.caused_by", "it*.create", "-**.reason,-**._shards", "items.**", "a.b",
+	} {
 		f.Add(s)
 	}
 	const body = `{"index":{"_index":"i","_id":"1"}}` + "\n" + `{"n":1}` + "\n" + `{"create":{"_index":"i","_id":"1"}}` + "\n{}\n" +

@@ -123,8 +123,11 @@ func TestOracleLetters(t *testing.T) {
 		}
 		o.Produced(records...)
 		letter := func(offset string) *kgo.Record {
-			return &kgo.Record{Topic: "dead", Value: []byte("x"), Headers: []kgo.RecordHeader{{Key: "sluice.topic", Value: []byte("events")},
-				{Key: "sluice.partition", Value: []byte("0")}, {Key: "sluice.offset", Value: []byte(offset)}}}
+			return &kgo.Record{Topic: "dead", Value: []byte("x"), Headers: []kgo.RecordHeader{
+				{Key: "sluice.topic", Value: []byte("events")},
+				{Key: "sluice.partition", Value: []byte("0")},
+				{Key: "sluice.offset", Value: []byte(offset)},
+			}}
 		}
 		if err := k.Produce(ctx, letter("0")); err != nil {
 			t.Fatal(err)

@@ -284,8 +284,10 @@ func (m *mapping) lookup(path string) *field {
 }
 
 // metadataFields cannot stand at the top of a document.
-var metadataFields = map[string]bool{"_id": true, "_source": true, "_index": true, "_routing": true, "_version": true,
-	"_seq_no": true, "_primary_term": true, "_field_names": true, "_ignored": true, "_tier": true, "_nested_path": true}
+var metadataFields = map[string]bool{
+	"_id": true, "_source": true, "_index": true, "_routing": true, "_version": true,
+	"_seq_no": true, "_primary_term": true, "_field_names": true, "_ignored": true, "_tier": true, "_nested_path": true,
+}
 
 // A docParser reads a document against a mapping. With grow it adds what the
 // mapping lacks to m, which is its own then; without, it stops at the first new
@@ -351,8 +353,10 @@ func docParsing(reason string) *apiError {
 }
 
 func docFailed(at int, cause *apiError) *apiError {
-	return &apiError{status: http.StatusBadRequest, typ: "document_parsing_exception",
-		reason: "[1:" + strconv.Itoa(at+1) + "] failed to parse: " + cause.reason, cause: cause}
+	return &apiError{
+		status: http.StatusBadRequest, typ: "document_parsing_exception",
+		reason: "[1:" + strconv.Itoa(at+1) + "] failed to parse: " + cause.reason, cause: cause,
+	}
 }
 
 // syntaxError is the error of a document whose JSON breaks inside its object.
@@ -371,8 +375,10 @@ func (p *docParser) syntaxError() *apiError {
 // wholeError is the error of a document that breaks before or after its object.
 func (p *docParser) wholeError() *apiError {
 	inner := p.err.request(p.b)
-	return &apiError{status: http.StatusBadRequest, typ: "document_parsing_exception",
-		reason: "[1:" + strconv.Itoa(p.err.at+1) + "] " + inner.reason, cause: inner}
+	return &apiError{
+		status: http.StatusBadRequest, typ: "document_parsing_exception",
+		reason: "[1:" + strconv.Itoa(p.err.at+1) + "] " + inner.reason, cause: inner,
+	}
 }
 
 func (p *docParser) reject(e *apiError) {
@@ -770,9 +776,11 @@ func (p *docParser) metadata(nm string) {
 		return
 	}
 	pos := "[1:" + strconv.Itoa(p.start+1) + "] "
-	p.reject(&apiError{status: http.StatusBadRequest, typ: "document_parsing_exception",
+	p.reject(&apiError{
+		status: http.StatusBadRequest, typ: "document_parsing_exception",
 		reason: pos + "failed to parse field [" + nm + "] of type [" + nm + "] in document with id '" + string(p.id) + "'. Preview of field's value: '" + preview + "'",
-		cause:  docParsing(pos + "Field [" + nm + "] is a metadata field and cannot be added inside a document. Use the index API request parameters.")})
+		cause:  docParsing(pos + "Field [" + nm + "] is a metadata field and cannot be added inside a document. Use the index API request parameters."),
+	})
 }
 
 // preview reads a value and shows it as the server's messages do.
@@ -833,9 +841,11 @@ func sortedKeys[V any](m map[string]V) []string {
 }
 
 func valueError(at int, path, typ string, id []byte, preview string, cause *apiError) *apiError {
-	return &apiError{status: http.StatusBadRequest, typ: "document_parsing_exception",
+	return &apiError{
+		status: http.StatusBadRequest, typ: "document_parsing_exception",
 		reason: "[1:" + strconv.Itoa(at+1) + "] failed to parse field [" + path + "] of type [" + typ + "] in document with id '" +
-			string(id) + "'. Preview of field's value: '" + preview + "'", cause: cause}
+			string(id) + "'. Preview of field's value: '" + preview + "'", cause: cause,
+	}
 }
 
 func objectRefusal(f *field, at int) *apiError {
@@ -901,8 +911,10 @@ func (p *docParser) leaf(c *field, nm []byte, k tokenKind) {
 			if !ok {
 				format = "strict_date_optional_time||epoch_millis"
 			}
-			bad(&apiError{typ: "illegal_argument_exception", reason: "failed to parse date field [" + s + "] with format [" + format + "]",
-				cause: newError(0, "date_time_parse_exception", "Failed to parse with all enclosed parsers")})
+			bad(&apiError{
+				typ: "illegal_argument_exception", reason: "failed to parse date field [" + s + "] with format [" + format + "]",
+				cause: newError(0, "date_time_parse_exception", "Failed to parse with all enclosed parsers"),
+			})
 		}
 	}
 }
@@ -1002,8 +1014,10 @@ func (p *docParser) float(typ string, k tokenKind, end int, bad func(*apiError))
 
 // dateLayouts are what strict_date_optional_time takes; fractions are read by
 // Go wherever seconds stand.
-var dateLayouts = []string{"2006-01-02T15:04:05Z07:00", "2006-01-02T15:04:05", "2006-01-02T15:04Z07:00", "2006-01-02T15:04",
-	"2006-01-02T15Z07:00", "2006-01-02T15", "2006-01-02", "2006-01", "2006", "2006-01-02T15:04:05Z0700"}
+var dateLayouts = []string{
+	"2006-01-02T15:04:05Z07:00", "2006-01-02T15:04:05", "2006-01-02T15:04Z07:00", "2006-01-02T15:04",
+	"2006-01-02T15Z07:00", "2006-01-02T15", "2006-01-02", "2006-01", "2006", "2006-01-02T15:04:05Z0700",
+}
 
 // parseDate says whether s is a date by strict_date_optional_time||epoch_millis.
 func parseDate(s string) bool {

@@ -549,8 +549,10 @@ func parseSort(v any, ids bool) ([]sortKey, *apiError) {
 
 // phaseFailure is a search that failed on every shard.
 func phaseFailure(cause *apiError) *apiError {
-	return &apiError{status: cause.status, typ: "search_phase_execution_exception", reason: "all shards failed",
-		attrs: []string{"phase", "query"}, root: cause, cause: cause}
+	return &apiError{
+		status: cause.status, typ: "search_phase_execution_exception", reason: "all shards failed",
+		attrs: []string{"phase", "query"}, root: cause, cause: cause,
+	}
 }
 
 // A hit is a document found, with the values it is sorted by.
@@ -819,8 +821,10 @@ func (es *Elasticsearch) search(r *Request, name string, fault *Fault) *answer {
 	if fault.FailShards {
 		failed = 1
 		if r.Query.Get("allow_partial_search_results") == "false" {
-			return failure(&apiError{status: http.StatusServiceUnavailable, typ: "search_phase_execution_exception", reason: "Partial shards failure",
-				attrs: []string{"phase", "query"}})
+			return failure(&apiError{
+				status: http.StatusServiceUnavailable, typ: "search_phase_execution_exception", reason: "Partial shards failure",
+				attrs: []string{"phase", "query"},
+			})
 		}
 	}
 	hits, shards, err := es.collect(r, name, s)
@@ -925,8 +929,10 @@ func (es *Elasticsearch) count(r *Request, name string) *answer {
 	if err != nil {
 		return failure(err)
 	}
-	return reply(http.StatusOK, map[string]any{"count": len(hits),
-		"_shards": map[string]any{"total": shards, "successful": shards, "skipped": 0, "failed": 0}})
+	return reply(http.StatusOK, map[string]any{
+		"count":   len(hits),
+		"_shards": map[string]any{"total": shards, "successful": shards, "skipped": 0, "failed": 0},
+	})
 }
 
 // maxKeepAlive is how long a point in time may be kept at most.
@@ -958,8 +964,10 @@ func (es *Elasticsearch) openPIT(r *Request, name string) *answer {
 	if es.cfg.Flavour == FlavourOpenSearch {
 		key = "pit_id"
 	}
-	return reply(http.StatusOK, map[string]any{key: p.id,
-		"_shards": map[string]any{"total": len(parts), "successful": len(parts), "skipped": 0, "failed": 0}})
+	return reply(http.StatusOK, map[string]any{
+		key:       p.id,
+		"_shards": map[string]any{"total": len(parts), "successful": len(parts), "skipped": 0, "failed": 0},
+	})
 }
 
 func (es *Elasticsearch) pit(id string) *pit {

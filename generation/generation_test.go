@@ -58,8 +58,10 @@ func TestAtUntil(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var l List
 		for i := range rapid.IntRange(1, 6).Draw(t, "entries") {
-			l = append(l, Entry{i + 1, rapid.SampledFrom([]string{"a", "b"}).Draw(t, "id"), 1,
-				map[int32]int64{0: rapid.Int64Range(0, 20).Draw(t, "start")}})
+			l = append(l, Entry{
+				i + 1, rapid.SampledFrom([]string{"a", "b"}).Draw(t, "id"), 1,
+				map[int32]int64{0: rapid.Int64Range(0, 20).Draw(t, "start")},
+			})
 		}
 		offset := rapid.Int64Range(0, 20).Draw(t, "offset")
 		generation, until := l.At("a", 0, offset)
@@ -156,30 +158,61 @@ func TestRaise(t *testing.T) {
 		p    Raise
 		want List // the entries added
 	}{
-		{"re-created", two, Raise{Topic: topic("b", 1), Committed: map[int32]int64{0: 5}},
-			List{{3, "b", 1, nil}}},
-		{"partitions added", one, Raise{Topic: topic("a", 3), LogEnds: ends, LogEndsLater: ends, Committed: map[int32]int64{0: 5}},
-			List{{2, "a", 3, map[int32]int64{0: 100, 1: 80}}}},
-		{"partitions added, producers accepted", one,
+		{
+			"re-created", two,
+			Raise{Topic: topic("b", 1), Committed: map[int32]int64{0: 5}},
+			List{{3, "b", 1, nil}},
+		},
+		{
+			"partitions added", one,
+			Raise{Topic: topic("a", 3), LogEnds: ends, LogEndsLater: ends, Committed: map[int32]int64{0: 5}},
+			List{{2, "a", 3, map[int32]int64{0: 100, 1: 80}}},
+		},
+		{
+			"partitions added, producers accepted", one,
 			Raise{Topic: topic("a", 3), LogEnds: ends, LogEndsLater: map[int32]int64{0: 101, 1: 80, 2: 9}, AcceptReordering: true},
-			List{{2, "a", 3, map[int32]int64{0: 100, 1: 80}}}},
-		{"foreign version", one, Raise{Topic: topic("a", 2), Committed: map[int32]int64{0: 7}},
-			List{{2, "a", 2, map[int32]int64{0: 7, 1: 0}}}},
-		{"foreign version, far up", one, Raise{Topic: topic("a", 2), To: Max, Committed: map[int32]int64{0: 7, 1: 8}},
-			List{{Max, "a", 2, map[int32]int64{0: 7, 1: 8}}}},
-		{"truncation", one, Raise{Topic: topic("a", 2), Committed: map[int32]int64{0: 7, 1: 8}, Diverged: map[int32]int64{0: 9, 1: 3}},
-			List{{2, "a", 2, map[int32]int64{0: 7, 1: 3}}}},
-		{"truncation and partitions added", one,
+			List{{2, "a", 3, map[int32]int64{0: 100, 1: 80}}},
+		},
+		{
+			"foreign version", one,
+			Raise{Topic: topic("a", 2), Committed: map[int32]int64{0: 7}},
+			List{{2, "a", 2, map[int32]int64{0: 7, 1: 0}}},
+		},
+		{
+			"foreign version, far up", one,
+			Raise{Topic: topic("a", 2), To: Max, Committed: map[int32]int64{0: 7, 1: 8}},
+			List{{Max, "a", 2, map[int32]int64{0: 7, 1: 8}}},
+		},
+		{
+			"truncation", one,
+			Raise{Topic: topic("a", 2), Committed: map[int32]int64{0: 7, 1: 8}, Diverged: map[int32]int64{0: 9, 1: 3}},
+			List{{2, "a", 2, map[int32]int64{0: 7, 1: 3}}},
+		},
+		{
+			"truncation and partitions added", one,
 			Raise{Topic: topic("a", 3), LogEnds: ends, LogEndsLater: ends, Committed: map[int32]int64{0: 70, 1: 80}, Diverged: map[int32]int64{1: 30}},
-			List{{2, "a", 3, map[int32]int64{0: 70, 1: 30}}, {3, "a", 3, map[int32]int64{0: 100, 1: 80}}}},
-		{"truncation below an earlier start", two, Raise{Topic: topic("a", 3), Committed: map[int32]int64{0: 150, 1: 80}, Diverged: map[int32]int64{0: 60}},
-			List{{3, "a", 3, map[int32]int64{0: 60, 1: 80, 2: 0}}, {4, "a", 3, map[int32]int64{0: 60, 1: 80}}}},
-		{"foreign version on both sides of a raise", two, Raise{Topic: topic("a", 3), Committed: map[int32]int64{0: 50, 1: 60}},
-			List{{3, "a", 3, map[int32]int64{0: 50, 1: 60, 2: 0}}, {4, "a", 3, map[int32]int64{0: 100, 1: 80}}}},
-		{"foreign version above the raise", two, Raise{Topic: topic("a", 3), Committed: map[int32]int64{0: 100, 1: 90, 2: 5}},
-			List{{3, "a", 3, map[int32]int64{0: 100, 1: 90, 2: 5}}}},
-		{"control index lost", nil, Raise{Topic: Topic{Name: "t", ID: "a", Partitions: 2, Committed: 6}},
-			List{{7, "a", 2, nil}}},
+			List{{2, "a", 3, map[int32]int64{0: 70, 1: 30}}, {3, "a", 3, map[int32]int64{0: 100, 1: 80}}},
+		},
+		{
+			"truncation below an earlier start", two,
+			Raise{Topic: topic("a", 3), Committed: map[int32]int64{0: 150, 1: 80}, Diverged: map[int32]int64{0: 60}},
+			List{{3, "a", 3, map[int32]int64{0: 60, 1: 80, 2: 0}}, {4, "a", 3, map[int32]int64{0: 60, 1: 80}}},
+		},
+		{
+			"foreign version on both sides of a raise", two,
+			Raise{Topic: topic("a", 3), Committed: map[int32]int64{0: 50, 1: 60}},
+			List{{3, "a", 3, map[int32]int64{0: 50, 1: 60, 2: 0}}, {4, "a", 3, map[int32]int64{0: 100, 1: 80}}},
+		},
+		{
+			"foreign version above the raise", two,
+			Raise{Topic: topic("a", 3), Committed: map[int32]int64{0: 100, 1: 90, 2: 5}},
+			List{{3, "a", 3, map[int32]int64{0: 100, 1: 90, 2: 5}}},
+		},
+		{
+			"control index lost", nil,
+			Raise{Topic: Topic{Name: "t", ID: "a", Partitions: 2, Committed: 6}},
+			List{{7, "a", 2, nil}},
+		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -592,9 +592,15 @@ func (r *replay) summary() {
 		n    int
 		text string
 	}{
-		{c.written, "written"}, {c.deleted, "deleted"}, {c.stale, "there already, or something newer"}, {c.ignored, "dropped by a pipeline"},
-		{c.superseded, "skipped: their ids have later records"}, {c.repeated, "repeats"},
-		{c.refused, "refused again, and still letters"}, {c.unproven, "need --force"}, {c.unfit, "do not fit the rules of now"},
+		{c.written, "written"},
+		{c.deleted, "deleted"},
+		{c.stale, "there already, or something newer"},
+		{c.ignored, "dropped by a pipeline"},
+		{c.superseded, "skipped: their ids have later records"},
+		{c.repeated, "repeats"},
+		{c.refused, "refused again, and still letters"},
+		{c.unproven, "need --force"},
+		{c.unfit, "do not fit the rules of now"},
 	} {
 		if part.n > 0 {
 			fmt.Fprintf(r.out, ", %d %s", part.n, part.text)

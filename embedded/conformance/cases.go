@@ -53,8 +53,9 @@ func cases() []tcase {
 func versionCases() []tcase {
 	return []tcase{
 		{name: "external versions", steps: []step{
-			{lines: lines(index("1", version("5")), `{}`, index("1", version("5")), `{}`, index("1", version("4")), `{}`, index("1", version("6")), `{}`,
-				remove("1", version("6")), remove("1", version("7")), index("1", version("7")), `{}`, index("1", version("8")), `{}`),
+			{
+				lines: lines(index("1", version("5")), `{}`, index("1", version("5")), `{}`, index("1", version("4")), `{}`, index("1", version("6")), `{}`,
+					remove("1", version("6")), remove("1", version("7")), index("1", version("7")), `{}`, index("1", version("8")), `{}`),
 				items: lines("201 created v5",
 					"409 version_conflict_engine_exception: [1]: version conflict, current version [5] is higher or equal to the one provided [5]",
 					"409 version_conflict_engine_exception: [1]: version conflict, current version [5] is higher or equal to the one provided [4]",
@@ -62,48 +63,63 @@ func versionCases() []tcase {
 					"409 version_conflict_engine_exception: [1]: version conflict, current version [6] is higher or equal to the one provided [6]",
 					"200 deleted v7",
 					"409 version_conflict_engine_exception: [1]: version conflict, current version [7] is higher or equal to the one provided [7]",
-					"201 created v8")},
+					"201 created v8"),
+			},
 		}},
 		{name: "external_gte versions", steps: []step{
-			{lines: lines(index("1", versionGTE("5")), `{}`, index("1", versionGTE("5")), `{}`, index("1", versionGTE("4")), `{}`, remove("1", versionGTE("5")), remove("1", versionGTE("4"))),
+			{
+				lines: lines(index("1", versionGTE("5")), `{}`, index("1", versionGTE("5")), `{}`, index("1", versionGTE("4")), `{}`, remove("1", versionGTE("5")), remove("1", versionGTE("4"))),
 				items: lines("201 created v5", "200 updated v5",
 					"409 version_conflict_engine_exception: [1]: version conflict, current version [5] is higher than the one provided [4]",
 					"200 deleted v5",
-					"409 version_conflict_engine_exception: [1]: version conflict, current version [5] is higher than the one provided [4]")},
+					"409 version_conflict_engine_exception: [1]: version conflict, current version [5] is higher than the one provided [4]"),
+			},
 		}},
 		{name: "versions at the limits", steps: []step{
-			{lines: lines(index("a", version("0")), `{}`, index("b", version("9223372036854775807")), `{}`, index("b", versionGTE("9223372036854775807")), `{}`),
-				items: lines("201 created v0", "201 created v9223372036854775807", "200 updated v9223372036854775807")},
+			{
+				lines: lines(index("a", version("0")), `{}`, index("b", version("9223372036854775807")), `{}`, index("b", versionGTE("9223372036854775807")), `{}`),
+				items: lines("201 created v0", "201 created v9223372036854775807", "200 updated v9223372036854775807"),
+			},
 			{lines: lines(index("c", version("9223372036854775808")), `{}`), status: 400, err: "...out of range of long..."},
 		}},
 		{name: "internal versions", steps: []step{
-			{lines: lines(index("1", ""), `{}`, index("1", ""), `{}`, remove("1", ""), index("1", ""), `{}`, act("create", "{i}", "1", ""), `{}`),
+			{
+				lines: lines(index("1", ""), `{}`, index("1", ""), `{}`, remove("1", ""), index("1", ""), `{}`, act("create", "{i}", "1", ""), `{}`),
 				items: lines("201 created v1", "200 updated v2", "200 deleted v3", "201 created v4",
-					"409 version_conflict_engine_exception: [1]: version conflict, document already exists (current version [4])")},
+					"409 version_conflict_engine_exception: [1]: version conflict, document already exists (current version [4])"),
+			},
 		}},
 		{name: "create after a delete", steps: []step{
-			{lines: lines(index("1", version("7")), `{}`, remove("1", version("9")), act("create", "{i}", "1", ""), `{}`),
-				items: lines("201 created v7", "200 deleted v9", "201 created v10")},
+			{
+				lines: lines(index("1", version("7")), `{}`, remove("1", version("9")), act("create", "{i}", "1", ""), `{}`),
+				items: lines("201 created v7", "200 deleted v9", "201 created v10"),
+			},
 		}},
 		{name: "if_seq_no", steps: []step{
-			{lines: lines(index("1", version("100")), `{}`, index("1", `,"if_seq_no":5,"if_primary_term":1`), `{}`, index("2", `,"if_seq_no":5,"if_primary_term":1`), `{}`,
-				index("1", `,"if_seq_no":0,"if_primary_term":1`), `{}`, remove("1", `,"if_seq_no":1,"if_primary_term":1`), index("1", version("101")), `{}`),
+			{
+				lines: lines(index("1", version("100")), `{}`, index("1", `,"if_seq_no":5,"if_primary_term":1`), `{}`, index("2", `,"if_seq_no":5,"if_primary_term":1`), `{}`,
+					index("1", `,"if_seq_no":0,"if_primary_term":1`), `{}`, remove("1", `,"if_seq_no":1,"if_primary_term":1`), index("1", version("101")), `{}`),
 				items: lines("201 created v100",
 					"409 version_conflict_engine_exception: [1]: version conflict, required seqNo [5], primary term [1]. current document has seqNo [0] and primary term [1]",
 					"409 version_conflict_engine_exception: [2]: version conflict, required seqNo [5], primary term [1]. but no document was found",
 					"200 updated v101", "200 deleted v102",
-					"409 version_conflict_engine_exception: [1]: version conflict, current version [102] is higher or equal to the one provided [101]")},
+					"409 version_conflict_engine_exception: [1]: version conflict, current version [102] is higher or equal to the one provided [101]"),
+			},
 		}},
 		{name: "sequence numbers", steps: []step{
-			{lines: lines(index("1", ""), `{}`, remove("none", ""), index("1", version("0")), `{}`, index("2", ""), `{}`), items: lines("201 created v1", "404 not_found v1",
-				"409 version_conflict_engine_exception: ...", "201 created v1"),
-				json: map[string]string{"items.0.index._seq_no": "0", "items.1.delete._seq_no": "1", "items.3.index._seq_no": "2", "items.0.index._primary_term": "1"}},
+			{
+				lines: lines(index("1", ""), `{}`, remove("none", ""), index("1", version("0")), `{}`, index("2", ""), `{}`), items: lines("201 created v1", "404 not_found v1",
+					"409 version_conflict_engine_exception: ...", "201 created v1"),
+				json: map[string]string{"items.0.index._seq_no": "0", "items.1.delete._seq_no": "1", "items.3.index._seq_no": "2", "items.0.index._primary_term": "1"},
+			},
 		}},
 		{name: "delete of an absent document", steps: []step{
 			create("{i}", ""),
 			{lines: lines(remove("x", "")), items: lines("404 not_found v1"), json: map[string]string{"errors": "false"}, without: lines("items.0.delete.error")},
-			{lines: lines(remove("y", version("20")), index("y", version("15")), `{}`, index("y", version("21")), `{}`),
-				items: lines("404 not_found v20", "409 version_conflict_engine_exception: [y]: version conflict, current version [20] is higher or equal to the one provided [15]", "201 created v21")},
+			{
+				lines: lines(remove("y", version("20")), index("y", version("15")), `{}`, index("y", version("21")), `{}`),
+				items: lines("404 not_found v20", "409 version_conflict_engine_exception: [y]: version conflict, current version [20] is higher or equal to the one provided [15]", "201 created v21"),
+			},
 		}},
 		{name: "an external delete creates the index", steps: []step{
 			{lines: lines(act("delete", "{i}", "1", "")), items: lines("404 index_not_found_exception: no such index [{i}]")},
@@ -119,8 +135,10 @@ func versionCases() []tcase {
 		}},
 		{name: "deletes are forgotten after gc_deletes", needs: Waiting, steps: []step{
 			create("{i}", `{"settings":{"gc_deletes":"1s"}}`),
-			{lines: lines(remove("1", version("10")), index("1", version("5")), `{}`),
-				items: lines("404 not_found v10", "409 version_conflict_engine_exception: [1]: version conflict, current version [10] is higher or equal to the one provided [5]")},
+			{
+				lines: lines(remove("1", version("10")), index("1", version("5")), `{}`),
+				items: lines("404 not_found v10", "409 version_conflict_engine_exception: [1]: version conflict, current version [10] is higher or equal to the one provided [5]"),
+			},
 			{wait: 4 * time.Second, lines: lines(index("1", version("5")), `{}`), items: lines("201 created v5")},
 		}},
 		{name: "deletes are forgotten at a restart", restart: true, steps: []step{
@@ -130,24 +148,30 @@ func versionCases() []tcase {
 			{lines: lines(index("1", version("15")), `{}`), items: lines("201 created v15")},
 		}},
 		{name: "a tombstone document and its purge", steps: []step{
-			{lines: lines(index("1", version("100")), `{"gone":true}`, index("1", version("90")), `{}`, remove("1", versionGTE("100")), index("1", version("101")), `{}`),
+			{
+				lines: lines(index("1", version("100")), `{"gone":true}`, index("1", version("90")), `{}`, remove("1", versionGTE("100")), index("1", version("101")), `{}`),
 				items: lines("201 created v100", "409 version_conflict_engine_exception: [1]: version conflict, current version [100] is higher or equal to the one provided [90]",
-					"200 deleted v100", "201 created v101")},
+					"200 deleted v100", "201 created v101"),
+			},
 		}},
 		{name: "update", steps: []step{
-			{lines: lines(act("update", "{i}", "1", ""), `{"doc":{"a":1}}`, act("update", "{i}", "1", ""), `{"doc":{"a":1},"doc_as_upsert":true}`,
-				act("update", "{i}", "1", ""), `{"doc":{"a":1}}`, act("update", "{i}", "1", ""), `{"doc":{"b":{"c":2}}}`,
-				act("update", "{i}", "1", `,"if_seq_no":77,"if_primary_term":1`), `{"doc":{"a":3}}`, act("update", "{i}", "2", ""), `{"doc":{"a":1},"upsert":{"z":1}}`),
+			{
+				lines: lines(act("update", "{i}", "1", ""), `{"doc":{"a":1}}`, act("update", "{i}", "1", ""), `{"doc":{"a":1},"doc_as_upsert":true}`,
+					act("update", "{i}", "1", ""), `{"doc":{"a":1}}`, act("update", "{i}", "1", ""), `{"doc":{"b":{"c":2}}}`,
+					act("update", "{i}", "1", `,"if_seq_no":77,"if_primary_term":1`), `{"doc":{"a":3}}`, act("update", "{i}", "2", ""), `{"doc":{"a":1},"upsert":{"z":1}}`),
 				items: lines("404 document_missing_exception: [1]: document missing", "201 created v1", "200 noop v1", "200 updated v2",
 					"409 version_conflict_engine_exception: [1]: version conflict, required seqNo [77], primary term [1]. current document has seqNo [1] and primary term [1]",
-					"201 created v1")},
+					"201 created v1"),
+			},
 			{method: http.MethodGet, path: "/{i}/_doc/1", json: map[string]string{"_source.a": "1", "_source.b.c": "2", "_version": "2"}},
 			{method: http.MethodGet, path: "/{i}/_doc/2", json: map[string]string{"_source.z": "1", "_source.a": "-"}},
 		}},
 		{name: "an update raises the version", steps: []step{
-			{lines: lines(index("1", version("10")), `{"a":1}`, act("update", "{i}", "1", ""), `{"doc":{"a":2}}`, index("1", version("11")), `{}`),
+			{
+				lines: lines(index("1", version("10")), `{"a":1}`, act("update", "{i}", "1", ""), `{"doc":{"a":2}}`, index("1", version("11")), `{}`),
 				items: lines("201 created v10", "200 updated v11",
-					"409 version_conflict_engine_exception: [1]: version conflict, current version [11] is higher or equal to the one provided [11]")},
+					"409 version_conflict_engine_exception: [1]: version conflict, current version [11] is higher or equal to the one provided [11]"),
+			},
 		}},
 	}
 }
@@ -178,7 +202,8 @@ func requestCases() []tcase {
 		bad("an unknown version type", "illegal_argument_exception: No version type match [foo]", index("1", `,"version":1,"version_type":"foo"`), `{}`),
 		bad("an update without doc", invalid+"script or doc is missing;", act("update", "{i}", "1", ""), `{}`),
 		{name: "no final newline", steps: []step{
-			{body: index("1", "") + "\n{}", status: 400, err: `illegal_argument_exception: The bulk request must be terminated by a newline [\n]`}}},
+			{body: index("1", "") + "\n{}", status: 400, err: `illegal_argument_exception: The bulk request must be terminated by a newline [\n]`},
+		}},
 		{name: "an empty body", steps: []step{{status: 400, err: "parse_exception: request body is required"}}},
 		{name: "no actions", steps: []step{{body: "\n", status: 400, err: invalid + "no requests added;"}}},
 		{name: "gzip", steps: []step{
@@ -194,24 +219,33 @@ func requestCases() []tcase {
 			{gzip: true, lines: lines(index("1", ""), `{"a":"`+strings.Repeat("x", 1<<20)+`"}`), status: 413, raw: &empty, noProduct: true},
 		}},
 		{name: "unknown URL parameter", steps: []step{
-			{path: "/_bulk?foo=1", lines: lines(index("1", ""), `{}`), status: 400, err: "illegal_argument_exception: request [/_bulk] contains unrecognized parameter: [foo]"}}},
+			{path: "/_bulk?foo=1", lines: lines(index("1", ""), `{}`), status: 400, err: "illegal_argument_exception: request [/_bulk] contains unrecognized parameter: [foo]"},
+		}},
 		{name: "wrong method", steps: []step{
-			{method: http.MethodDelete, path: "/{i}/_bulk", status: 405, err: "Incorrect HTTP method for uri [/{i}/_bulk] and method [DELETE], allowed: [...]"}}},
+			{method: http.MethodDelete, path: "/{i}/_bulk", status: 405, err: "Incorrect HTTP method for uri [/{i}/_bulk] and method [DELETE], allowed: [...]"},
+		}},
 		{name: "lenient lines", steps: []step{
 			{body: "\n" + index("1", "") + "\r\n{}\r\n\n" + `{"delete":{"_index":"{i}","_id":"1"}}` + "\n", items: lines("201 created v1", "200 deleted v2")},
-			{lines: lines(`{"index":{"_index":"{i}","_id":7,"routing":8,"version":"9","version_type":"external"}}`, `{}`), items: lines("201 created v9"),
-				json: map[string]string{"items.0.index._id": "7"}},
+			{
+				lines: lines(`{"index":{"_index":"{i}","_id":7,"routing":8,"version":"9","version_type":"external"}}`, `{}`), items: lines("201 created v9"),
+				json: map[string]string{"items.0.index._id": "7"},
+			},
 		}},
 		{name: "ids", steps: []step{
-			{lines: lines(`{"index":{"_index":"{i}"}}`, `{}`, index("", ""), `{}`, act("create", "{i}", "", ""), `{}`, index(`\u00e9\"`, ""), `{}`),
+			{
+				lines: lines(`{"index":{"_index":"{i}"}}`, `{}`, index("", ""), `{}`, act("create", "{i}", "", ""), `{}`, index(`\u00e9\"`, ""), `{}`),
 				items: lines("201 created v1", "400 illegal_argument_exception: if _id is specified it must not be empty",
 					"400 illegal_argument_exception: if _id is specified it must not be empty", "201 created v1"),
-				json: map[string]string{"items.3.index._id": `é"`}},
+				json: map[string]string{"items.3.index._id": `é"`},
+			},
 			{lines: lines(index(strings.Repeat("x", 512), ""), `{}`), items: lines("201 created v1")},
 		}},
 		{name: "index in the path", steps: []step{
-			{path: "/{i}/_bulk", lines: lines(`{"index":{"_id":"1"}}`, `{}`, act("index", "{j}", "1", ""), `{}`), items: lines("201 created v1", "201 created v1"),
-				json: map[string]string{"items.0.index._index": "{i}", "items.1.index._index": "{j}"}}}},
+			{
+				path: "/{i}/_bulk", lines: lines(`{"index":{"_id":"1"}}`, `{}`, act("index", "{j}", "1", ""), `{}`), items: lines("201 created v1", "201 created v1"),
+				json: map[string]string{"items.0.index._index": "{i}", "items.1.index._index": "{j}"},
+			},
+		}},
 	}
 	return append(all, filterCases()...)
 }
@@ -260,8 +294,10 @@ func targetCases() []tcase {
 			{lines: lines(act("index", "{a}", "1", ""), `{}`), items: lines(noWrite)},
 			{path: "/_aliases", body: `{"actions":[{"remove":{"index":"{j}","alias":"{b}"}}]}`, status: 404, err: "aliases_not_found_exception: aliases [{b}] missing"},
 			{path: "/_aliases", body: `{"actions":[` + add("{k}", "{b}", "") + `]}`, status: 404, err: "index_not_found_exception: no such index [{k}]"},
-			{path: "/_aliases", body: `{"actions":[` + add("{i}", "{j}", "") + `]}`, status: 400,
-				err: "invalid_alias_name_exception: Invalid alias name [{j}]... exists with the same name as the alias"},
+			{
+				path: "/_aliases", body: `{"actions":[` + add("{i}", "{j}", "") + `]}`, status: 400,
+				err: "invalid_alias_name_exception: Invalid alias name [{j}]... exists with the same name as the alias",
+			},
 			{method: http.MethodDelete, path: "/{a}", status: 400, err: "illegal_argument_exception: The provided expression [{a}] matches an alias, specify the corresponding concrete indices instead."},
 			{method: http.MethodGet, path: "/_alias/{a}", json: map[string]string{"{j}.aliases.{a}.is_write_index": "false", "{i}": "-"}},
 			{method: http.MethodGet, path: "/_alias/{b}", status: 404, err: "alias [{b}] missing"},
@@ -273,16 +309,21 @@ func targetCases() []tcase {
 		}},
 		{name: "require_alias", steps: []step{
 			create("{i}", `{"aliases":{"{a}":{}}}`),
-			{lines: lines(index("1", `,"require_alias":true`), `{}`, act("index", "{j}", "1", `,"require_alias":true`), `{}`, act("index", "{a}", "1", `,"require_alias":true`), `{}`, remove("1", `,"require_alias":true`)),
+			{
+				lines: lines(index("1", `,"require_alias":true`), `{}`, act("index", "{j}", "1", `,"require_alias":true`), `{}`, act("index", "{a}", "1", `,"require_alias":true`), `{}`, remove("1", `,"require_alias":true`)),
 				items: lines("404 index_not_found_exception: no such index [{i}] and [require_alias] request flag is [true] and [{i}] is not an alias",
-					"404 index_not_found_exception: no such index [{j}] and [require_alias] request flag is [true] and [{j}] is not an alias", "201 created v1", "200 deleted v2")},
-			{path: "/_bulk?require_alias=true", lines: lines(index("1", ""), `{}`),
-				items: lines("404 index_not_found_exception: no such index [{i}] and [require_alias] request flag is [true] and [{i}] is not an alias")},
+					"404 index_not_found_exception: no such index [{j}] and [require_alias] request flag is [true] and [{j}] is not an alias", "201 created v1", "200 deleted v2"),
+			},
+			{
+				path: "/_bulk?require_alias=true", lines: lines(index("1", ""), `{}`),
+				items: lines("404 index_not_found_exception: no such index [{i}] and [require_alias] request flag is [true] and [{i}] is not an alias"),
+			},
 			{method: http.MethodHead, path: "/{j}", status: 404},
 		}},
 		{name: "index names", steps: []step{
-			{lines: lines(act("index", "{i}A", "1", ""), `{}`, act("index", "_x", "1", ""), `{}`, act("index", "a b", "1", ""), `{}`, act("index", "a#", "1", ""), `{}`, act("index", "", "1", ""), `{}`,
-				act("index", "..", "1", ""), `{}`, act("index", strings.Repeat("x", 256), "1", ""), `{}`, act("index", "{i}", "1", ""), `{}`),
+			{
+				lines: lines(act("index", "{i}A", "1", ""), `{}`, act("index", "_x", "1", ""), `{}`, act("index", "a b", "1", ""), `{}`, act("index", "a#", "1", ""), `{}`, act("index", "", "1", ""), `{}`,
+					act("index", "..", "1", ""), `{}`, act("index", strings.Repeat("x", 256), "1", ""), `{}`, act("index", "{i}", "1", ""), `{}`),
 				items: lines("400 invalid_index_name_exception: Invalid index name [{i}A], must be lowercase",
 					"400 invalid_index_name_exception: Invalid index name [_x], must not start with '_', '-', or '+'",
 					`400 invalid_index_name_exception: Invalid index name [a b], must not contain the following characters [...`,
@@ -290,7 +331,8 @@ func targetCases() []tcase {
 					"400 invalid_index_name_exception: Invalid index name [], must not be empty",
 					"400 invalid_index_name_exception: Invalid index name [..], must not be '.' or '..'",
 					"400 invalid_index_name_exception: Invalid index name ["+strings.Repeat("x", 256)+"], index name is too long, (256 > 255)",
-					"201 created v1")},
+					"201 created v1"),
+			},
 		}},
 		{name: "write block", steps: []step{
 			create("{i}", ""),
@@ -317,25 +359,31 @@ func targetCases() []tcase {
 			settings(`{"index.blocks.read_only":null}`),
 		}},
 		{name: "closed index", steps: []step{
-			create("{i}", ""), {path: "/{i}/_close"},
+			create("{i}", ""),
+			{path: "/{i}/_close"},
 			{lines: lines(index("1", ""), `{}`, remove("1", "")), items: lines("400 index_closed_exception: closed", "400 index_closed_exception: closed")},
 			{method: http.MethodGet, path: "/{i}/_doc/1", status: 400, err: "index_closed_exception: closed"},
-			{path: "/{i}/_open"}, {method: http.MethodGet, path: "/_cluster/health/{i}?wait_for_status=yellow", json: map[string]string{"timed_out": "false"}},
+			{path: "/{i}/_open"},
+			{method: http.MethodGet, path: "/_cluster/health/{i}?wait_for_status=yellow", json: map[string]string{"timed_out": "false"}},
 			doc("1", `{}`, "201 created v1"),
 		}},
 		{name: "a template that forbids auto-creation", elastic: true, steps: []step{
 			{method: http.MethodPut, path: "/_index_template/{i}", body: `{"index_patterns":["{i}*"],"priority":900,"allow_auto_create":false}`},
-			{lines: lines(index("1", ""), `{}`, remove("1", version("1"))),
+			{
+				lines: lines(index("1", ""), `{}`, remove("1", version("1"))),
 				items: lines("404 index_not_found_exception: no such index [composable template [{i}*] forbids index auto creation]",
-					"404 index_not_found_exception: no such index [composable template [{i}*] forbids index auto creation]")},
+					"404 index_not_found_exception: no such index [composable template [{i}*] forbids index auto creation]"),
+			},
 			{method: http.MethodHead, path: "/{i}", status: 404},
 			create("{i}", ""),
 			doc("1", `{}`, "201 created v1"),
 		}},
 		{name: "a template", steps: []step{
 			{method: http.MethodPut, path: "/_index_template/{i}", body: `{"index_patterns":["{i}*"],"priority":900,"template":{"settings":{"number_of_shards":2,"gc_deletes":"15m"},"mappings":{"dynamic":"strict"},"aliases":{"{a}":{}}}}`},
-			{lines: lines(index("1", ""), `{"a":1}`, act("index", "{j}", "1", ""), `{"a":1}`),
-				items: lines("400 strict_dynamic_mapping_exception: ...mapping set to strict, dynamic introduction of [a] within [_doc] is not allowed", "201 created v1")},
+			{
+				lines: lines(index("1", ""), `{"a":1}`, act("index", "{j}", "1", ""), `{"a":1}`),
+				items: lines("400 strict_dynamic_mapping_exception: ...mapping set to strict, dynamic introduction of [a] within [_doc] is not allowed", "201 created v1"),
+			},
 			{method: http.MethodGet, path: "/{i}", json: map[string]string{"{i}.settings.index.number_of_shards": "2", "{i}.settings.index.gc_deletes": "15m", "{i}.mappings.dynamic": "strict", "{i}.aliases.{a}": "map[]"}},
 			{method: http.MethodDelete, path: "/_index_template/{i}"},
 			{method: http.MethodDelete, path: "/_index_template/{i}", status: 404, err: "index_template_missing_exception: index_template [{i}] missing"},
@@ -357,9 +405,11 @@ func targetCases() []tcase {
 func documentCases() []tcase {
 	parsing := "400 document_parsing_exception: ..."
 	var bad, fine, accepted, refused []string
-	for _, d := range []string{`{"a":NaN}`, `{"a":-Infinity}`, `{"a":1}{"b":2}`, `{"a":1} x`, `{"_id":"x"}`, `{"_source":1}`, `[]`, `1`, `"x"`, `null`, `   `, `{a:1}`, `{'a':1}`,
+	for _, d := range []string{
+		`{"a":NaN}`, `{"a":-Infinity}`, `{"a":1}{"b":2}`, `{"a":1} x`, `{"_id":"x"}`, `{"_source":1}`, `[]`, `1`, `"x"`, `null`, `   `, `{a:1}`, `{'a':1}`,
 		`{"a":1,"a":2}`, `{"a":{"b":1,"b":2}}`, `{"":1}`, `{"a..b":1}`, `{".":1}`, `{" ":1}`, `{"a":1`, `{"a":"x`, `{`, "{\"a\":\"\x01\"}", `{"a":tru}`, `{"a":01}`, `{"a":1.}`, `{"a":.5}`, `{"a":1,}`,
-		`{"a":[1,]}`, `{"a":"\x"}`, "{\"a\":\"\xff\"}", "{\"a\":\"\xc3(\"}", `{"a\u0062":1,"ab":2}`, "#x", `{"a":` + strings.Repeat("[", 1001) + strings.Repeat("]", 1001) + `}`} {
+		`{"a":[1,]}`, `{"a":"\x"}`, "{\"a\":\"\xff\"}", "{\"a\":\"\xc3(\"}", `{"a\u0062":1,"ab":2}`, "#x", `{"a":` + strings.Repeat("[", 1001) + strings.Repeat("]", 1001) + `}`,
+	} {
 		want := parsing
 		if d == `{"a":1}{"b":2}` {
 			want = "400 illegal_argument_exception: Malformed content, found extra data after parsing: START_OBJECT"
@@ -367,8 +417,10 @@ func documentCases() []tcase {
 		bad = append(bad, index("x", ""), d, index("good", ""), `{}`)
 		refused = append(refused, want, "200 updated v*")
 	}
-	for _, d := range []string{`{}`, "\xef\xbb\xbf{}", `/*x*/{}`, `{}//x`, "\t{} ", `{"a":1e400}`, `{"a":"\ud800"}`, `{"a":99999999999999999999}`, "{\"a\":\"\xed\xa0\x80\"}", `{"a.":1}`,
-		`{"x":{"_id":1}}`, `{"q.w":1,"q":{"w":2}}`, `{"a":` + strings.Repeat(`{"a":`, 25) + "1" + strings.Repeat("}", 26), `{"a":{"":1}}`} {
+	for _, d := range []string{
+		`{}`, "\xef\xbb\xbf{}", `/*x*/{}`, `{}//x`, "\t{} ", `{"a":1e400}`, `{"a":"\ud800"}`, `{"a":99999999999999999999}`, "{\"a\":\"\xed\xa0\x80\"}", `{"a.":1}`,
+		`{"x":{"_id":1}}`, `{"q.w":1,"q":{"w":2}}`, `{"a":` + strings.Repeat(`{"a":`, 25) + "1" + strings.Repeat("}", 26), `{"a":{"":1}}`,
+	} {
 		fine = append(fine, index("x", ""), d)
 		accepted = append(accepted, "200 updated v*")
 	}
@@ -404,9 +456,11 @@ func documentCases() []tcase {
 		}},
 		{name: "dynamic mapping", elastic: true, steps: []step{
 			doc("1", `{"s":"x","l":1,"f":1.5,"b":true,"o":{"x":"y"},"d":"2020-01-01","n":null,"e":[],"p.q":1,"num":"12"}`, "201 created v1"),
-			{method: http.MethodGet, path: "/{i}/_mapping", json: map[string]string{"{i}.mappings.properties.s.fields.keyword.type": "keyword", "{i}.mappings.properties.l.type": "long",
+			{method: http.MethodGet, path: "/{i}/_mapping", json: map[string]string{
+				"{i}.mappings.properties.s.fields.keyword.type": "keyword", "{i}.mappings.properties.l.type": "long",
 				"{i}.mappings.properties.f.type": "float", "{i}.mappings.properties.b.type": "boolean", "{i}.mappings.properties.o.properties.x.type": "text", "{i}.mappings.properties.d.type": "date",
-				"{i}.mappings.properties.n": "-", "{i}.mappings.properties.e": "-", "{i}.mappings.properties.p.properties.q.type": "long", "{i}.mappings.properties.num.type": "text"}},
+				"{i}.mappings.properties.n": "-", "{i}.mappings.properties.e": "-", "{i}.mappings.properties.p.properties.q.type": "long", "{i}.mappings.properties.num.type": "text",
+			}},
 			doc("1", `{"l":"x"}`, parsing),
 			doc("1", `{"mix":[1,"x"]}`, "400 ..."),
 			doc("1", `{"a":`+strings.Repeat(`{"a":`, 25)+"1"+strings.Repeat("}", 26), "400 document_parsing_exception: ...Limit of mapping depth [20] has been exceeded..."),
@@ -434,33 +488,41 @@ func streamCases() []tcase {
 	return []tcase{
 		{name: "data streams", needs: DataStreams, elastic: true, steps: []step{
 			{method: http.MethodPut, path: "/_index_template/{i}", body: `{"index_patterns":["{i}*"],"data_stream":{},"priority":901}`},
-			{lines: lines(index("1", ""), `{"@timestamp":"2020-01-01T00:00:00Z"}`, act("create", "{i}", "1", ""), `{"@timestamp":"2020-01-01T00:00:00Z"}`, act("create", "{i}", "1", ""), `{"@timestamp":"2020-01-01T00:00:00Z"}`,
-				act("create", "{i}", "2", ""), `{}`, act("create", "{i}", "3", ""), `{"@timestamp":"x"}`, remove("1", "")),
+			{
+				lines: lines(index("1", ""), `{"@timestamp":"2020-01-01T00:00:00Z"}`, act("create", "{i}", "1", ""), `{"@timestamp":"2020-01-01T00:00:00Z"}`, act("create", "{i}", "1", ""), `{"@timestamp":"2020-01-01T00:00:00Z"}`,
+					act("create", "{i}", "2", ""), `{}`, act("create", "{i}", "3", ""), `{"@timestamp":"x"}`, remove("1", "")),
 				items: lines("400 illegal_argument_exception: only write ops with an op_type of create are allowed in data streams", "201 created v1",
 					"409 version_conflict_engine_exception: [1]: version conflict, document already exists (current version [1])",
 					"400 document_parsing_exception: ...data stream timestamp field [@timestamp] is missing", "400 document_parsing_exception: ...failed to parse field [@timestamp] of type [date]...",
 					"400 illegal_argument_exception: only write ops with an op_type of create are allowed in data streams"),
-				json: map[string]string{"items.0.index._index": "{i}", "items.1.create._index": ".ds-{i}-...-000001"}},
+				json: map[string]string{"items.0.index._index": "{i}", "items.1.create._index": ".ds-{i}-...-000001"},
+			},
 			{method: http.MethodPut, path: "/{i}2", status: 400, err: "illegal_argument_exception: cannot create index with name [{i}2], because it matches with template [{i}] that creates data streams only, use create data stream api instead"},
 		}},
 		{name: "a drop processor", needs: DropProcessor, steps: []step{
 			{method: http.MethodPut, path: "/_ingest/pipeline/{i}", body: `{"processors":[{"drop":{}}]}`},
-			{lines: lines(index("1", `,"pipeline":"{i}"`), `{}`, act("create", "{i}", "2", `,"pipeline":"{i}"`), `{}`, index("3", ""), `{}`, index("4", `,"pipeline":"_none"`), `{}`),
-				items: lines("200 noop v-3", "200 noop v-4", "201 created v1", "201 created v1")},
+			{
+				lines: lines(index("1", `,"pipeline":"{i}"`), `{}`, act("create", "{i}", "2", `,"pipeline":"{i}"`), `{}`, index("3", ""), `{}`, index("4", `,"pipeline":"_none"`), `{}`),
+				items: lines("200 noop v-3", "200 noop v-4", "201 created v1", "201 created v1"),
+			},
 			{lines: lines(index("4", ""), `{}`, index("5", `,"pipeline":"{j}"`), `{}`), items: lines("200 updated v2", "400 illegal_argument_exception: pipeline with id [{j}] does not exist")},
 			{path: "/_bulk?pipeline={i}", lines: lines(index("6", ""), `{}`), items: lines("200 noop v-3")},
 			{method: http.MethodGet, path: "/{i}/_doc/1", status: 404},
 		}},
 		{name: "drops and failures keep their places", needs: DropProcessor, elastic: true, steps: []step{
 			{method: http.MethodPut, path: "/_ingest/pipeline/{i}", body: `{"processors":[{"drop":{}}]}`},
-			{lines: lines(index("1", `,"pipeline":"{i}"`), `{}`, index("2", ""), `{}`, index("3", `,"pipeline":"{j}"`), `{}`, index("4", `,"pipeline":"{i}"`), `{}`),
-				items: lines("200 noop v-3", "201 created v1", "400 illegal_argument_exception: ...", "200 noop v-3")},
+			{
+				lines: lines(index("1", `,"pipeline":"{i}"`), `{}`, index("2", ""), `{}`, index("3", `,"pipeline":"{j}"`), `{}`, index("4", `,"pipeline":"{i}"`), `{}`),
+				items: lines("200 noop v-3", "201 created v1", "400 illegal_argument_exception: ...", "200 noop v-3"),
+			},
 		}},
 		{name: "drops and failures swap their places", needs: DropProcessor, opensearch: true, steps: []step{
 			{method: http.MethodPut, path: "/_ingest/pipeline/{i}", body: `{"processors":[{"drop":{}}]}`},
-			{lines: lines(index("1", `,"pipeline":"{i}"`), `{}`, index("2", ""), `{}`, index("3", `,"pipeline":"{j}"`), `{}`, index("4", `,"pipeline":"{i}"`), `{}`),
+			{
+				lines: lines(index("1", `,"pipeline":"{i}"`), `{}`, index("2", ""), `{}`, index("3", `,"pipeline":"{j}"`), `{}`, index("4", `,"pipeline":"{i}"`), `{}`),
 				items: lines("400 illegal_argument_exception: ...", "201 created v1", "200 noop v-3", "200 noop v-3"),
-				json:  map[string]string{"items.0.index._id": "3", "items.2.index._id": "1", "items.3.index._id": "4"}},
+				json:  map[string]string{"items.0.index._id": "3", "items.2.index._id": "1", "items.3.index._id": "4"},
+			},
 		}},
 		{name: "no template can forbid auto-creation", opensearch: true, steps: []step{
 			{method: http.MethodPut, path: "/_index_template/{i}", body: `{"index_patterns":["{i}*"],"allow_auto_create":false}`, status: 400, err: "x_content_parse_exception: ...unknown field [allow_auto_create]"},
@@ -503,10 +565,14 @@ func readCases() []tcase {
 		}},
 		{name: "pages by sequence number", steps: []step{
 			create("{i}", `{"mappings":{"properties":{"k":{"type":"keyword"}}}}`),
-			{path: "/_bulk?refresh=true", lines: lines(index("a", version("7")), `{"k":"x"}`, index("b", version("8")), `{"k":"y"}`, index("a", version("9")), `{"k":"z"}`, index("c", ""), `{}`),
-				items: lines("201 created v7", "201 created v8", "200 updated v9", "201 created v1")},
-			{path: "/{i}/_search?preference=_shards:0&allow_partial_search_results=false", body: `{"size":2,"sort":["_seq_no"],"version":true,"seq_no_primary_term":true,"track_total_hits":false,"query":{"range":{"_seq_no":{"gt":0,"lte":3}}}}`,
-				json: map[string]string{"_shards.total": "1", "hits.total": "-", "hits.hits.0._id": "b", "hits.hits.0._version": "8", "hits.hits.0._seq_no": "1", "hits.hits.1._id": "a", "hits.hits.1._version": "9", "hits.hits.1.sort.0": "2", "hits.hits.2": "-"}},
+			{
+				path: "/_bulk?refresh=true", lines: lines(index("a", version("7")), `{"k":"x"}`, index("b", version("8")), `{"k":"y"}`, index("a", version("9")), `{"k":"z"}`, index("c", ""), `{}`),
+				items: lines("201 created v7", "201 created v8", "200 updated v9", "201 created v1"),
+			},
+			{
+				path: "/{i}/_search?preference=_shards:0&allow_partial_search_results=false", body: `{"size":2,"sort":["_seq_no"],"version":true,"seq_no_primary_term":true,"track_total_hits":false,"query":{"range":{"_seq_no":{"gt":0,"lte":3}}}}`,
+				json: map[string]string{"_shards.total": "1", "hits.total": "-", "hits.hits.0._id": "b", "hits.hits.0._version": "8", "hits.hits.0._seq_no": "1", "hits.hits.1._id": "a", "hits.hits.1._version": "9", "hits.hits.1.sort.0": "2", "hits.hits.2": "-"},
+			},
 			{path: "/{i}/_search", body: `{"size":2,"sort":[{"_seq_no":"asc"}],"search_after":[2]}`, json: map[string]string{"hits.hits.0._id": "c", "hits.hits.1": "-", "hits.total.value": "3"}},
 			{path: "/{i}/_search", body: `{"size":10001}`, status: 400, err: "search_phase_execution_exception: all shards failed"},
 			{path: "/{i}/_search", body: `{"query":{"nope":{}}}`, status: 400, err: "parsing_exception: unknown query [nope]"},
@@ -546,12 +612,16 @@ func clusterCases() []tcase {
 	return []tcase{
 		{name: "no auto-creation", needs: Exclusive, steps: []step{
 			{method: http.MethodPut, path: "/_cluster/settings", body: `{"persistent":{"action.auto_create_index":"false"}}`},
-			{lines: lines(index("1", ""), `{}`, remove("1", version("1"))),
-				items: lines("404 index_not_found_exception: no such index [{i}]...", "404 index_not_found_exception: no such index [{i}]...")},
+			{
+				lines: lines(index("1", ""), `{}`, remove("1", version("1"))),
+				items: lines("404 index_not_found_exception: no such index [{i}]...", "404 index_not_found_exception: no such index [{i}]..."),
+			},
 			{method: http.MethodPut, path: "/_cluster/settings", body: `{"persistent":{"action.auto_create_index":"-{i}*,+{j}*"}}`},
-			{lines: lines(index("1", ""), `{}`, act("index", "{j}", "1", ""), `{}`, act("index", "{k}", "1", ""), `{}`),
+			{
+				lines: lines(index("1", ""), `{}`, act("index", "{j}", "1", ""), `{}`, act("index", "{k}", "1", ""), `{}`),
 				items: lines("404 index_not_found_exception: no such index [{i}]...", "201 created v1",
-					"404 index_not_found_exception: no such index [{k}]...")},
+					"404 index_not_found_exception: no such index [{k}]..."),
+			},
 			{method: http.MethodPut, path: "/_cluster/settings", body: `{"persistent":{"action.auto_create_index":null}}`},
 		}},
 		{name: "shard limit", needs: Exclusive, steps: []step{

@@ -17,11 +17,13 @@ func fake(flavour embedded.Flavour) func(t *testing.T) conformance.Server {
 	return func(t *testing.T) conformance.Server {
 		es := embedded.NewElasticsearch(embedded.Config{Flavour: flavour, MaxContentLength: 1 << 20})
 		t.Cleanup(es.Close)
-		return conformance.Server{URL: "http://embedded", Transport: es.Transport(), OpenSearch: flavour == embedded.FlavourOpenSearch, Has: everything,
+		return conformance.Server{
+			URL: "http://embedded", Transport: es.Transport(), OpenSearch: flavour == embedded.FlavourOpenSearch, Has: everything,
 			Restart: func(context.Context) error {
 				es.Restart()
 				return nil
-			}}
+			},
+		}
 	}
 }
 
@@ -53,7 +55,9 @@ func TestReal(t *testing.T) {
 		t.Skip("CONFORMANCE_URL is not set")
 	}
 	conformance.Run(t, conformance.Options{Server: func(*testing.T) conformance.Server {
-		return conformance.Server{URL: url, OpenSearch: os.Getenv("CONFORMANCE_OPENSEARCH") != "",
-			Has: conformance.Exclusive | conformance.Waiting | conformance.DropProcessor | conformance.DataStreams}
+		return conformance.Server{
+			URL: url, OpenSearch: os.Getenv("CONFORMANCE_OPENSEARCH") != "",
+			Has: conformance.Exclusive | conformance.Waiting | conformance.DropProcessor | conformance.DataStreams,
+		}
 	}})
 }

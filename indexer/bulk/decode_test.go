@@ -58,11 +58,15 @@ func TestDecode(t *testing.T) {
 		},
 		{
 			"unfiltered, as from 7.17", `{"took":30,"errors":false,"items":[{"index":{"_index":"e","_type":"_doc","_id":"1","_version":1,"result":"created","_shards":{"total":2,"successful":1,"failed":0},"_seq_no":0,"_primary_term":1,"status":201}}]}`,
-			1, Summary{1, 0, 0}, nil,
+			1,
+			Summary{1, 0, 0},
+			nil,
 		},
 		{
 			"unfiltered, as from 8", `{"errors":false,"took":30,"ingest_took":0,"items":[{"create":{"_index":"e","_id":"1","_version":1,"result":"created","status":201}}]}`,
-			1, Summary{1, 0, 0}, nil,
+			1,
+			Summary{1, 0, 0},
+			nil,
 		},
 		{"items before errors", `{"items":[` + okIndex + `],"errors":false}`, 1, Summary{1, 0, 0}, nil},
 		{"white space", " {\n \"errors\" : false ,\r\n\t\"items\" : [ " + strings.ReplaceAll(okIndex, ":", " : ") + " ,\n" + okIndex + " ] } \n", 2, Summary{2, 0, 0}, nil},

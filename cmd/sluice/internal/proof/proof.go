@@ -241,8 +241,10 @@ func readLetters(ctx context.Context, w Where) (map[position]*letter, error) {
 			bad = errors.Join(bad, fmt.Errorf("%s/%d/%d does not name a record of %s: %w", r.Topic, r.Partition, r.Offset, w.Topic, errors.Join(err1, err2)))
 			return
 		}
-		letters[position{int32(partition), offset}] = &letter{key: bytes.Clone(r.Key), value: bytes.Clone(r.Value),
-			why: headers["sluice.status"] + " " + headers["sluice.type"] + ", attempt " + headers["sluice.attempts"]}
+		letters[position{int32(partition), offset}] = &letter{
+			key: bytes.Clone(r.Key), value: bytes.Clone(r.Value),
+			why: headers["sluice.status"] + " " + headers["sluice.type"] + ", attempt " + headers["sluice.attempts"],
+		}
 	})
 	return letters, errors.Join(err, bad)
 }

@@ -232,8 +232,10 @@ var faults = []fault{
 			embedded.ItemError{Status: 429, Type: "cluster_block_exception", Reason: "index [" + index + "] blocked by: [TOO_MANY_REQUESTS/12/disk usage exceeded flood-stage watermark, index has read-only-allow-delete block];"},
 			embedded.ItemError{Status: 400, Type: "index_closed_exception", Reason: "closed"},
 			embedded.ItemError{Status: 403, Type: "security_exception", Reason: "action [indices:data/write/bulk[s]] is unauthorized"})
-		return index + ": " + err.Type, inject("es target blocked", embedded.Rule{API: "bulk", Index: index,
-			Fault: embedded.FailItems(err, func(a embedded.Action) bool { return a.Index == index })})
+		return index + ": " + err.Type, inject("es target blocked", embedded.Rule{
+			API: "bulk", Index: index,
+			Fault: embedded.FailItems(err, func(a embedded.Action) bool { return a.Index == index }),
+		})
 	}},
 	{kind: "es 413", plan: func(r *rand.Rand, _ *scenario) (string, func(*world) func()) {
 		limit := int64(8<<10 + r.IntN(24<<10))
