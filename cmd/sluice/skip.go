@@ -1,17 +1,10 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"crypto/tls"
-	"crypto/x509"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net"
 	"net/http"
-	"os"
 	"strings"
 	"time"
 
@@ -96,117 +89,24 @@ partition.`,
 	return cmd
 }
 
-// adminFlags say how replicas are reached.
-type adminFlags struct {
-	urls                     []string
-	tokenFile, ca, cert, key string
-}
-
-func (f *adminFlags) add(cmd *cobra.Command) {
-	cmd.Flags().StringArrayVar(&f.urls, "admin", nil, "URL of a replica's admin address; repeatable (default: admin.address)")
-	cmd.Flags().StringVar(&f.tokenFile, "admin-token-file", "", "file with the replicas' token (default: admin.token_file)")
-	cmd.Flags().StringVar(&f.ca, "admin-ca", "", "PEM file with the authorities of the replicas' certificates (default: the system's and admin.tls.cert_file)")
-	cmd.Flags().StringVar(&f.cert, "admin-cert", "", "PEM file with a client certificate for the replicas")
-	cmd.Flags().StringVar(&f.key, "admin-key", "", "PEM file with its key")
-}
-
-// client returns an HTTP client for the replicas and the token, "" for none.
-func (f *adminFlags) client(cfg admin.Config) (*http.Client, string, error) {
-	conf := &tls.Config{MinVersion: tls.VersionTLS12}
-	roots := f.ca
-	if roots == "" {
-		roots = cfg.TLS.CertFile // often self-signed
-	}
-	if roots != "" {
-		pem, err := os.ReadFile(roots)
-		if err != nil {
-			return nil, "", err
-		}
-		if conf.RootCAs, err = x509.SystemCertPool(); err != nil || f.ca != "" {
-			conf.RootCAs = x509.NewCertPool()
-		}
-		if !conf.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, "", fmt.Errorf("%s holds no PEM certificate", roots)
-		}
-	}
-	if f.cert != "" || f.key != "" {
-		pair, err := tls.LoadX509KeyPair(f.cert, f.key)
-		if err != nil {
-			return nil, "", err
-		}
-		conf.Certificates = []tls.Certificate{pair}
-	}
-	token, file := "", f.tokenFile
-	if file == "" {
-		file = cfg.TokenFile
-	}
-	if file != "" {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			return nil, "", err
-		}
-		token = strings.TrimSpace(string(text))
-	}
-	return &http.Client{Transport: &http.Transport{TLSClientConfig: conf, DisableKeepAlives: true}, Timeout: 30 * time.Second}, token, nil
-}
-
-// addresses are the URLs to ask. The default is the configured address, which
-// may be a wildcard: this machine then.
-func (f *adminFlags) addresses(cfg admin.Config) []string {
-	if len(f.urls) > 0 {
-		return f.urls
-	}
-	host, port, err := net.SplitHostPort(cfg.Address)
-	if err != nil || port == "0" {
-		return nil
-	}
-	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
-		host = "127.0.0.1"
-	}
-	scheme := "http"
-	if cfg.TLS.CertFile != "" {
-		scheme = "https"
-	}
-	return []string{scheme + "://" + net.JoinHostPort(host, port)}
-}
-
 // skip asks the replicas in turn until one has done it, and returns that one's
 // URL. Without any, hints say what each answered. A refusal by the holder is an
 // error.
 func (f *adminFlags) skip(ctx context.Context, cfg admin.Config, call admin.SkipRequest) (hints []string, done string, err error) {
-	client, token, err := f.client(cfg)
+	client, err := f.client(cfg)
 	if err != nil {
 		return nil, "", err
 	}
-	body, err := json.Marshal(call)
-	if err != nil {
-		return nil, "", err
-	}
-	for _, url := range f.addresses(cfg) {
-		req, err := http.NewRequestWithContext(ctx, http.MethodPost, strings.TrimRight(url, "/")+"/v1/skip", bytes.NewReader(body))
-		if err != nil {
-			return nil, "", &exit{exitUsage, fmt.Errorf("--admin: %w", err)}
-		}
-		req.Header.Set("Content-Type", "application/json")
-		if token != "" {
-			req.Header.Set("Authorization", "Bearer "+token)
-		}
-		resp, err := client.Do(req)
-		if err != nil {
-			hints = append(hints, err.Error())
-			continue
-		}
-		text, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
-		resp.Body.Close()
-		var failure admin.Failure
-		_ = json.Unmarshal(text, &failure) // another server's answer has no such text
-		switch resp.StatusCode {
-		case http.StatusOK:
+	for _, url := range client.urls {
+		err := client.call(ctx, url, http.MethodPost, "/v1/skip", call, nil)
+		var refused *refusal
+		switch {
+		case err == nil:
 			return nil, url, nil
-		case http.StatusMisdirectedRequest:
-			hints = append(hints, url+": "+failure.Error)
+		case errors.As(err, &refused) && refused.status != http.StatusMisdirectedRequest:
+			return nil, "", err
 		default:
-			return nil, "", fmt.Errorf("%s answered %d: %s", url, resp.StatusCode, failure.Error)
+			hints = append(hints, err.Error())
 		}
 	}
 	return hints, "", nil

@@ -17,6 +17,7 @@ import (
 
 	"github.com/sluicehq/sluice/cmd/sluice/internal/app"
 	"github.com/sluicehq/sluice/config"
+	"github.com/sluicehq/sluice/deadletter"
 	"github.com/sluicehq/sluice/document"
 	"github.com/sluicehq/sluice/elastic"
 	"github.com/sluicehq/sluice/memory"
@@ -28,6 +29,8 @@ const (
 	// safeGCDeletes is how long deletes should be remembered: a write that
 	// was held up for longer brings a deleted document back.
 	safeGCDeletes = 15 * time.Minute
+	// letterOverhead is what a letter may have on top of its record, in bytes.
+	letterOverhead = 2048
 )
 
 func newValidate() *cobra.Command {
@@ -119,8 +122,8 @@ func (v *validation) settled(cfg *config.Config, mapper *document.Mapper) {
 		fmt.Fprintf(v.out, ", GOMEMLIMIT %s", mebibytes(goLimit))
 	}
 	fmt.Fprintln(v.out)
-	if cfg.DeadLetter.Topic == "" {
-		v.warn("dead_letter.topic is empty: a record that is refused stops its partition until `sluice skip`")
+	if !cfg.DeadLetter.Enabled() {
+		v.warn("neither dead_letter.topic nor index is set: a record that is refused stops its partition until `sluice skip`")
 	}
 }
 
@@ -240,22 +243,26 @@ func (v *validation) deadLetters(ctx context.Context, admin *kadm.Client, cfg *c
 		v.fail("dead_letter.topic %s may not be written: allow WRITE and DESCRIBE on it", name)
 		return
 	}
-	largest := func(topic string) (n int64) {
-		configs, err := admin.DescribeTopicConfigs(ctx, topic)
-		if err != nil || len(configs) != 1 {
-			return 0
-		}
-		for _, c := range configs[0].Configs {
-			if c.Key == "max.message.bytes" && c.Value != nil {
-				n, _ = strconv.ParseInt(*c.Value, 10, 64) // 0: not known
-			}
-		}
+	configs, err := topicConfigs(ctx, admin, name)
+	if err != nil {
+		v.warn("dead_letter.topic %s: its configuration cannot be read, so whether it keeps letters, and of what size, is not known: allow DESCRIBE_CONFIGS on it: %v", name, err)
+		return
+	}
+	if strings.Contains(configs["cleanup.policy"], "compact") {
+		v.fail("dead_letter.topic %s is compacted (cleanup.policy: %s): it keeps one letter for each key, and refuses those without: kafka-configs --alter --entity-type topics --entity-name %s --add-config cleanup.policy=delete", name, configs["cleanup.policy"], name)
+	}
+	largest := func(configs map[string]string) int64 {
+		n, _ := strconv.ParseInt(configs["max.message.bytes"], 10, 64) // 0: not known
 		return n
 	}
-	fits := largest(name)
+	fits := largest(configs)
 	for _, source := range sources {
-		if n := largest(source); fits > 0 && n > fits {
-			v.warn("dead_letter.topic %s takes records up to %d bytes, %s up to %d: a larger one that is refused blocks its partition (dead_letter.oversize: %s); raise max.message.bytes", name, fits, source, n, cfg.DeadLetter.Oversize)
+		configs, err := topicConfigs(ctx, admin, source)
+		if err != nil {
+			continue // not needed for anything else
+		}
+		if n := largest(configs); fits > 0 && n > fits {
+			v.warn("dead_letter.topic %s takes records up to %d bytes, %s up to %d: a larger one that is refused blocks its partition (dead_letter.oversize: %s); kafka-configs --alter --entity-type topics --entity-name %s --add-config max.message.bytes=%d", name, fits, source, n, cfg.DeadLetter.Oversize, name, n+letterOverhead)
 		}
 	}
 	v.ok("dead_letter.topic %s: %d partitions", name, len(detail.Partitions))
@@ -286,6 +293,9 @@ func (v *validation) elastic(ctx context.Context, cfg *config.Config, mapper *do
 	}
 	for _, section := range sections(cfg, mapper) {
 		v.target(ctx, client, section)
+	}
+	if index := cfg.DeadLetter.Index; index != "" {
+		v.letterIndex(ctx, client, index)
 	}
 	if needControl {
 		v.control(ctx, client, cfg.Routing.ControlIndex)
@@ -357,7 +367,43 @@ func (v *validation) target(ctx context.Context, client *elastic.Client, s secti
 		v.ok("%s is an %s, written to %s", s.Index, info.Kind, info.WriteIndex)
 	}
 	if deletes && s.cfg.Deletes == "hard" && info.GCDeletes >= 0 && info.GCDeletes < safeGCDeletes {
-		v.warn("%s: index.gc_deletes is %s: an older write that lands later than that after a delete brings the document back; set it to 15m", info.WriteIndex, info.GCDeletes)
+		v.warn("%s: index.gc_deletes is %s: an older write that lands later than that after a delete brings the document back: PUT /%s/_settings {\"index.gc_deletes\": \"15m\"}, and the same in its template", info.WriteIndex, info.GCDeletes, info.WriteIndex)
+	}
+	if deletes && s.cfg.Deletes == "tombstone" && info.WriteIndex != "" {
+		v.tombstones(ctx, client, info.WriteIndex)
+	}
+}
+
+// tombstones checks that an index takes tombstones, and that `sluice purge` and
+// the filter of the readers' alias will find them.
+func (v *validation) tombstones(ctx context.Context, client *elastic.Client, index string) {
+	mappings, err := client.Mappings(ctx, index)
+	if err != nil {
+		v.warn("%s: its mapping cannot be looked at: %v", index, err)
+		return
+	}
+	switch problem, refused := tombstoneProblem(mappings[index]); {
+	case refused:
+		v.fail("%s: tombstones would be refused: %s: %s", index, problem, tombstoneRemedy(index))
+	case problem != "":
+		v.warn("%s: tombstones would not be found, neither by sluice purge nor by a filtered alias: %s: %s", index, problem, tombstoneRemedy(index))
+	}
+}
+
+// letterIndex checks the index of dead letters.
+func (v *validation) letterIndex(ctx context.Context, client *elastic.Client, index string) {
+	missing, err := deadletter.CheckIndex(ctx, client, index)
+	switch {
+	case err != nil:
+		v.fail("dead_letter.index: %v", err)
+		return
+	case missing:
+		v.warn("dead_letter.index %s does not exist: the first start makes it, where rights allow", index)
+	default:
+		v.ok("dead_letter.index %s is there", index)
+	}
+	if missing, err := client.MissingPrivileges(ctx, index, "create_index", "view_index_metadata", "create_doc"); err == nil && len(missing) > 0 {
+		v.fail("dead_letter.index %s: the credentials lack %s", index, strings.Join(missing, ", "))
 	}
 }
 

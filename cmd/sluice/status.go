@@ -1,0 +1,300 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/twmb/franz-go/pkg/kadm"
+
+	"github.com/sluicehq/sluice/admin"
+	"github.com/sluicehq/sluice/cmd/sluice/internal/app"
+	"github.com/sluicehq/sluice/config"
+	"github.com/sluicehq/sluice/consumer"
+)
+
+func newStatus() *cobra.Command {
+	var flags configFlags
+	var replicas adminFlags
+	var asJSON bool
+	var interval time.Duration
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Shows what replicas are doing",
+		Long: `Asks the replicas twice, an interval apart, and shows what they do together: state,
+lag and how it moves, records, requests, held targets, halted partitions. It says
+how many of the group's members it saw: what others do is not in the sums.
+
+Exit code 1: a replica could not be asked, or records do not flow everywhere.`,
+		Example: `  sluice status -c sluice.yaml
+  sluice status --admin http://10.0.0.7:9600 --admin http://10.0.0.8:9600 --json`,
+		Args: cobra.NoArgs,
+		RunE: action(func(cmd *cobra.Command, _ []string) error {
+			cfg, known, err := replicas.load(&flags)
+			if err != nil {
+				return err
+			}
+			client, err := replicas.client(cfg.Admin)
+			if err != nil {
+				return err
+			}
+			if len(client.urls) == 0 {
+				return &exit{exitUsage, errors.New("no replica is named: pass --admin URL, or set admin.address")}
+			}
+			ctx := cmd.Context()
+			before := askStatus(ctx, client)
+			select {
+			case <-time.After(interval):
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+			all := askStatus(ctx, client)
+			sum := summarise(before, all, interval)
+			if known {
+				sum.Members = countMembers(ctx, cfg)
+			}
+			if out := cmd.OutOrStdout(); asJSON {
+				err = json.NewEncoder(out).Encode(sum)
+			} else {
+				sum.show(out)
+			}
+			return errors.Join(err, sum.trouble())
+		}),
+	}
+	flags.add(cmd)
+	replicas.add(cmd)
+	cmd.Flags().BoolVar(&asJSON, "json", false, "prints JSON")
+	cmd.Flags().DurationVar(&interval, "interval", time.Second, "between the two looks that rates come from")
+	return cmd
+}
+
+// countMembers returns how many members the group has; -1: it is not known.
+func countMembers(ctx context.Context, cfg *config.Config) int {
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	client, err := app.KafkaClient(cfg)
+	if err != nil {
+		return -1
+	}
+	defer client.Close()
+	n, err := groupMembers(ctx, kadm.NewClient(client), cfg.Kafka.GroupID)
+	if err != nil {
+		return -1
+	}
+	return n
+}
+
+// replicaStatus is what one replica says.
+type replicaStatus struct {
+	URL    string       `json:"url"`
+	Error  string       `json:"error,omitempty"` // it could not be asked: the rest is empty
+	Status app.Status   `json:"status"`
+	Health admin.Health `json:"health"`
+}
+
+func askStatus(ctx context.Context, client *adminClient) []replicaStatus {
+	all := make([]replicaStatus, 0, len(client.urls))
+	for _, url := range client.urls {
+		r := replicaStatus{URL: url}
+		err := client.call(ctx, url, http.MethodGet, "/v1/status", nil, &r.Status)
+		if err == nil {
+			err = client.call(ctx, url, http.MethodGet, "/healthz", nil, &r.Health)
+		}
+		if err != nil {
+			r = replicaStatus{URL: url, Error: err.Error()}
+		}
+		all = append(all, r)
+	}
+	return all
+}
+
+// statusSum is what replicas do together. Counts of records are those of the
+// partitions that are held now.
+type statusSum struct {
+	Group       string                  `json:"group"`
+	Members     int                     `json:"members"`      // of the group; -1: not known
+	MembersSeen int                     `json:"members_seen"` // among the replicas
+	Partitions  int                     `json:"partitions"`
+	Lag         int64                   `json:"lag"`         // offsets
+	LagUnknown  int                     `json:"lag_unknown"` // partitions whose lag is not known yet
+	LagSeconds  float64                 `json:"lag_seconds"` // the largest
+	Rate        float64                 `json:"rate"`        // records that end, a second
+	ETASeconds  float64                 `json:"eta_seconds"` // until the lag is 0, if it goes on falling like this; -1: it does not fall
+	Records     consumer.LedgerStatus   `json:"records"`
+	Memory      app.MemoryStatus        `json:"memory"`
+	Indexer     app.IndexerStatus       `json:"indexer"`
+	DeadLetters int                     `json:"dead_letters_waiting"`
+	Held        []heldTarget            `json:"held_targets"`
+	Halted      []admin.HaltedPartition `json:"halted_partitions"`
+	Replicas    []replicaStatus         `json:"replicas"`
+}
+
+// summarise adds up what replicas say; before is what they said an interval
+// ago.
+func summarise(before, now []replicaStatus, interval time.Duration) *statusSum {
+	s := &statusSum{Members: -1, Halted: []admin.HaltedPartition{}, Replicas: now}
+	healths := map[string]admin.Health{}
+	members := map[string]bool{}
+	for _, r := range now {
+		if r.Error != "" {
+			continue
+		}
+		healths[r.URL] = r.Health
+		s.Halted = append(s.Halted, r.Health.Halted...)
+		c := r.Status.Consumer
+		s.Group = c.Group
+		if c.Member != "" {
+			members[c.Member] = true
+		}
+		s.Memory.UsedBytes += r.Status.Memory.UsedBytes
+		s.Memory.LimitBytes += r.Status.Memory.LimitBytes
+		x := r.Status.Indexer
+		s.Indexer.Indexers += x.Indexers
+		s.Indexer.InFlight += x.InFlight
+		s.Indexer.RequestsLimit += x.RequestsLimit
+		s.Indexer.Bytes += x.Bytes
+		s.Indexer.BlockedOn += x.BlockedOn
+		s.Indexer.Throttled = s.Indexer.Throttled || x.Throttled
+		if d := r.Status.DeadLetters; d != nil {
+			s.DeadLetters += d.Waiting
+		}
+		for _, p := range c.Partitions {
+			s.Partitions++
+			if p.Lag < 0 {
+				s.LagUnknown++
+			} else {
+				s.Lag += p.Lag
+			}
+			s.LagSeconds = max(s.LagSeconds, p.LagSeconds)
+			add(&s.Records, p.Ledger)
+		}
+	}
+	s.MembersSeen, s.Held = len(members), held(healths)
+	s.Indexer.HeldTargets = len(s.Held)
+
+	var earlier consumer.LedgerStatus
+	lagBefore := int64(0)
+	for _, r := range before {
+		for _, p := range r.Status.Consumer.Partitions {
+			add(&earlier, p.Ledger)
+			lagBefore += max(0, p.Lag)
+		}
+	}
+	seconds := interval.Seconds()
+	s.Rate = max(0, float64(ended(s.Records))-float64(ended(earlier))) / seconds
+	s.ETASeconds = -1
+	if falling := float64(lagBefore-s.Lag) / seconds; s.Lag == 0 {
+		s.ETASeconds = 0
+	} else if falling > 0 {
+		s.ETASeconds = float64(s.Lag) / falling
+	}
+	return s
+}
+
+func add(sum *consumer.LedgerStatus, l consumer.LedgerStatus) {
+	sum.Consumed += l.Consumed
+	sum.Indexed += l.Indexed
+	sum.Deleted += l.Deleted
+	sum.Stale += l.Stale
+	sum.DeadLettered += l.DeadLettered
+	sum.Parked += l.Parked
+	sum.Ignored += l.Ignored
+	sum.Abandoned += l.Abandoned
+	sum.InFlight += l.InFlight
+}
+
+// ended is how many records need no more work.
+func ended(l consumer.LedgerStatus) uint64 {
+	return l.Indexed + l.Deleted + l.Stale + l.DeadLettered + l.Parked + l.Ignored
+}
+
+func (s *statusSum) trouble() error {
+	var errs []error
+	for _, r := range s.Replicas {
+		switch {
+		case r.Error != "":
+			errs = append(errs, errors.New(r.Error))
+		case !r.Health.OK():
+			errs = append(errs, fmt.Errorf("%s: records do not flow everywhere: %s", r.URL, r.Health.State))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// show prints one screen.
+func (s *statusSum) show(out io.Writer) {
+	members := "?"
+	if s.Members >= 0 {
+		members = fmt.Sprint(s.Members)
+	}
+	eta := "lag does not fall"
+	if s.ETASeconds >= 0 {
+		eta = (time.Duration(s.ETASeconds) * time.Second).String()
+	}
+	r := s.Records
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	line := func(name, format string, args ...any) {
+		fmt.Fprintf(table, "%s\t%s\n", name, fmt.Sprintf(format, args...))
+	}
+	line("group", "%s, %d of %s members seen, %d partitions", orDash(s.Group), s.MembersSeen, members, s.Partitions)
+	line("lag", "%d records, oldest %.1fs", s.Lag, s.LagSeconds)
+	if s.LagUnknown > 0 {
+		line("", "and that of %d partitions, which is not known yet", s.LagUnknown)
+	}
+	line("rate", "%.0f/s, eta %s", s.Rate, eta)
+	line("records", "consumed %d, indexed %d, deleted %d, stale %d, dead-lettered %d, parked %d, ignored %d, abandoned %d, in flight %d",
+		r.Consumed, r.Indexed, r.Deleted, r.Stale, r.DeadLettered, r.Parked, r.Ignored, r.Abandoned, r.InFlight)
+	throttled := ""
+	if s.Indexer.Throttled {
+		throttled = ", throttled by Elasticsearch"
+	}
+	line("requests", "%d in flight of %d, %d indexers%s", s.Indexer.InFlight, s.Indexer.RequestsLimit, s.Indexer.Indexers, throttled)
+	line("memory", "%s of %s", bytesText(s.Memory.UsedBytes), bytesText(s.Memory.LimitBytes))
+	if s.Indexer.BlockedOn > 0 {
+		line("blocked", "%d records are never answered by Elasticsearch", s.Indexer.BlockedOn)
+	}
+	if s.DeadLetters > 0 {
+		line("dead letters", "%d wait to be written", s.DeadLetters)
+	}
+	_ = table.Flush() // as good as the writes to out
+
+	fmt.Fprintln(out)
+	table = tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "REPLICA\tSTATE\tSINCE\tPARTITIONS\tVERSION\tWHY")
+	for _, r := range s.Replicas {
+		if r.Error != "" {
+			fmt.Fprintf(table, "%s\tnot asked\t-\t-\t-\t%s\n", r.URL, oneLine(r.Error))
+			continue
+		}
+		why := r.Status.Reason
+		if es := r.Status.Elasticsearch; !es.Available && why == "" {
+			why = "Elasticsearch: " + es.Reason
+		}
+		fmt.Fprintf(table, "%s\t%s\t%s\t%d\t%s\t%s\n", r.URL, r.Status.State, ago(r.Status.Since), len(r.Status.Consumer.Partitions), r.Status.Version, oneLine(why))
+	}
+	_ = table.Flush()
+	if len(s.Held) > 0 {
+		fmt.Fprintln(out, "\nheld targets")
+		showHeld(out, s.Held)
+	}
+	if len(s.Halted) > 0 {
+		fmt.Fprintln(out, "\nhalted partitions")
+		slices.SortFunc(s.Halted, func(a, b admin.HaltedPartition) int { return a.Since.Compare(b.Since) })
+		table = tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+		fmt.Fprintln(table, "PARTITION\tAT\tKIND\tSINCE\tWHY")
+		for _, h := range s.Halted {
+			fmt.Fprintf(table, "%s/%d\t%d\t%s\t%s\t%s\n", h.Topic, h.Partition, h.Offset, h.Kind, ago(h.Since), oneLine(h.Reason))
+		}
+		_ = table.Flush()
+	}
+}
+
+func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
