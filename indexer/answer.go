@@ -27,6 +27,7 @@ type failure struct {
 type share struct {
 	t         *target
 	accepted  int // actions that were written, or were already
+	deleted   int // those of them that were plain successes of deletes
 	throttled bool
 }
 
@@ -152,7 +153,15 @@ func (w *worker) written(b *batch, failures []failure) []share {
 		s.accepted++
 		e := f.entry()
 		e.done = true
-		w.r.add(e, e.written())
+		o := e.written()
+		if o == Deleted {
+			s.deleted++
+		}
+		w.r.add(e, o)
+	}
+	for _, s := range shares {
+		w.x.metrics.ended(s.t, "indexed", s.accepted-s.deleted)
+		w.x.metrics.ended(s.t, "deleted", s.deleted)
 	}
 	return shares
 }
@@ -182,12 +191,14 @@ func (w *worker) settle(now time.Time, b *batch, shares []share, failures []fail
 		case itemDone:
 			e.done = true
 			w.r.add(e, v.outcome)
+			x.metrics.ended(t, v.outcome.String(), 1)
 			s.accepted++
 			x.accept(now, t, 1)
 		case itemConflict:
 			s.accepted++
 			x.accept(now, t, 1)
 			e.done = true
+			x.metrics.ended(t, "conflict", 1)
 			w.calls = append(w.calls, call{e.src, e.seq, true, v.stored, w.rejectionOf(f, &failures[k].item)})
 		case itemThrottled:
 			s.throttled, throttled = true, true
@@ -226,6 +237,7 @@ func (w *worker) settle(now time.Time, b *batch, shares []share, failures []fail
 				} else {
 					e.done = true
 					w.r.add(e, Stale)
+					x.metrics.ended(t, Stale.String(), 1)
 				}
 				continue
 			}
@@ -345,6 +357,7 @@ func (w *worker) reject(now time.Time, b *batch, f ref, superseded bool, status 
 		x.hold(now, t, "too_many_rejections", true)
 	}
 	e.done = true
+	x.metrics.ended(t, "rejected", 1)
 	w.calls = append(w.calls, call{src: e.src, seq: e.seq, r: w.rejection(f, status, errorType, reason)})
 }
 

@@ -36,6 +36,11 @@ const (
 	Abandoned         // given up without a verdict: its source drains; it will be delivered again
 )
 
+// String returns the outcome as metrics name it.
+func (o Outcome) String() string {
+	return [...]string{Indexed: "indexed", Deleted: "deleted", Stale: "stale", Ignored: "ignored", Abandoned: "abandoned"}[o]
+}
+
 // Source is the side of a source partition that hears how its actions ended:
 // each action is reported exactly once, by one of the three methods. They are
 // called from the indexer's goroutines, must not block, and must not call the

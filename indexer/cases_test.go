@@ -12,6 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	dto "github.com/prometheus/client_model/go"
+
 	"github.com/sluicehq/sluice/indexer/bulk"
 	"github.com/sluicehq/sluice/memory"
 )
@@ -633,4 +635,52 @@ func TestShuffledAnswer(t *testing.T) {
 				t.Errorf("rejected %v", rec.rejected)
 			}
 		})
+}
+
+// Each action is counted once, under its target and how it ended.
+func TestDocumentsAreCounted(t *testing.T) {
+	rig(t, nil, func(s *server, x *Indexer, w *Writer, rec *recorder) {
+		s.item = func(a action) *fault {
+			switch a.body {
+			case `{"bad":1}`:
+				return &fault{400, "document_parsing_exception", "failed to parse"}
+			case `{"repeat":1}`:
+				return &fault{409, "version_conflict_engine_exception", "[1]: version conflict, current version [7] is higher or equal to the one provided [7]"}
+			case `{"old":1}`:
+				return &fault{409, "version_conflict_engine_exception", "[1]: version conflict, current version [9] is higher or equal to the one provided [7]"}
+			}
+			return nil
+		}
+		const n = 1000
+		for seq := range uint64(n) {
+			a := index(rec, seq, []string{"a", "b"}[seq%2], fmt.Sprint(seq), `{}`)
+			a.Version, a.VersionType = 7, bulk.External
+			switch seq {
+			case 10, 12, 14:
+				a.Body = []byte(`{"bad":1}`)
+			case 21:
+				a.Body = []byte(`{"repeat":1}`)
+			case 23, 25:
+				a.Body = []byte(`{"old":1}`)
+			}
+			add(t, w, a)
+		}
+		for seq := range uint64(4) {
+			add(t, w, remove(rec, n+seq, "a", fmt.Sprint("gone", seq)))
+		}
+		w.Publish()
+		waitFor(t, x, rec, n+4)
+		for labels, want := range map[[2]string]float64{
+			{"a", "indexed"}: 497, {"b", "indexed"}: 497, {"a", "rejected"}: 3, {"b", "rejected"}: 0, {"a", "deleted"}: 4,
+			{"b", "stale"}: 1, {"a", "stale"}: 0, {"b", "conflict"}: 2,
+		} {
+			var m dto.Metric
+			if err := x.metrics.documents.WithLabelValues(labels[0], labels[1]).Write(&m); err != nil {
+				t.Fatal(err)
+			}
+			if got := m.GetCounter().GetValue(); got != want {
+				t.Errorf("%v: %v, want %v", labels, got, want)
+			}
+		}
+	})
 }

@@ -497,6 +497,7 @@ func (x *Indexer) Skip(s Source, seq uint64) bool {
 		Meta: slices.Clone(w.meta), Body: bodyOf(w.wire),
 	}
 	x.freeWaiting(w)
+	x.metrics.ended(w.target, "rejected", 1)
 	s.Reject(seq, r)
 	return true
 }

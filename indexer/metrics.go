@@ -37,7 +37,7 @@ func newMetrics() *metrics {
 		}),
 		documents: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "sluice_documents_total",
-			Help: "Actions by target and outcome; a record may have several.",
+			Help: "Actions by target and how they ended: indexed, deleted, stale, ignored, rejected, or conflict (a newer version is stored). A record may have several.",
 		}, []string{"target", "outcome"}),
 		flushes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "sluice_bulk_flushes_total",
@@ -66,6 +66,13 @@ func (m *metrics) request(res *result, bytes int64) {
 	m.requests.WithLabelValues(strconv.Itoa(res.status)).Inc()
 	m.seconds.Observe(res.took.Seconds())
 	m.bytes.Add(float64(bytes))
+}
+
+// ended counts actions that are not tried again.
+func (m *metrics) ended(t *target, outcome string, n int) {
+	if n > 0 {
+		m.documents.WithLabelValues(t.name, outcome).Add(float64(n))
+	}
 }
 
 func (m *metrics) all() []prometheus.Collector {
