@@ -275,13 +275,13 @@ func TestTLSThroughProxy(t *testing.T) {
 			return
 		}
 		w.WriteHeader(http.StatusOK)
-		down, _, err := http.NewResponseController(w).Hijack()
+		down, read, err := http.NewResponseController(w).Hijack() // read may hold the first bytes already
 		if err != nil {
 			t.Error(err)
 			return
 		}
 		var wg sync.WaitGroup
-		wg.Go(func() { _, _ = io.Copy(up, down); _ = up.Close() })
+		wg.Go(func() { _, _ = io.Copy(up, read); _ = up.Close() })
 		wg.Go(func() { _, _ = io.Copy(down, up); _ = down.Close() })
 		wg.Wait()
 	}))
