@@ -22,6 +22,9 @@ type Rules interface {
 	// Map decides what becomes of rec; see document.Rules.Map.
 	Map(rec *kgo.Record, generation int, out *document.Result)
 	OnRejected() document.Policy
+	// TimeNamed says whether index names hold a timestamp, and how many new
+	// ones may then be made within an hour.
+	TimeNamed() (newPerHour int, ok bool)
 	Version() document.VersionMode
 	// NeedsGeneration says whether Map looks at the generation, NeedsRaise
 	// whether a changed partition count needs a new one.

@@ -15,6 +15,9 @@ type Action struct {
 	// Tombstone says that the document stands for a deletion: once written, it
 	// is reported as Deleted.
 	Tombstone bool
+	// NewPerHour is how many new indices of the kind of Target may be made
+	// within an hour; 0: no bound. It is meant for time-named indices.
+	NewPerHour int
 	// Source and Seq name the record: the outcome goes to Source under Seq.
 	Source Source
 	Seq    uint64

@@ -126,7 +126,7 @@ func (x *Indexer) claim(now time.Time) (*batch, time.Time) {
 		t := x.active[i]
 		if t.empty() {
 			t.active = false
-			if t.hold != nil && !t.hold.probing {
+			if t.hold != nil && !t.hold.probing && !t.hold.gate {
 				x.unhold(t)
 			}
 			last := len(x.active) - 1
@@ -136,6 +136,9 @@ func (x *Indexer) claim(now time.Time) (*batch, time.Time) {
 		}
 		k++
 		if h := t.hold; h != nil {
+			if h.gate {
+				continue
+			}
 			if !h.probing && !now.Before(h.probeAt) {
 				if b := x.claimProbe(t); b != nil {
 					return b, wake

@@ -527,6 +527,24 @@ func TestHeldShare(t *testing.T) {
 }
 
 // A closed gate keeps everything back.
+// Whoever waits because the indexers have enough goes on when what they had is
+// dropped, also while nothing is sent.
+func TestDropMakesRoom(t *testing.T) {
+	rig(t, func(_ *Config, o *Options) { o.Gate = func() bool { return false } },
+		func(_ *server, x *Indexer, w *Writer, rec *recorder) {
+			gone := newRecorder(t)
+			for seq := uint64(0); x.noRoom() == nil; seq++ {
+				add(t, w, index(gone, seq, "a", fmt.Sprint(seq), strings.Repeat("x", 4<<10)))
+			}
+			time.AfterFunc(time.Minute, func() { x.Drop(gone) })
+			ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+			defer cancel()
+			if err := w.Add(ctx, index(rec, 1, "b", "1", `{}`)); err != nil {
+				t.Errorf("it waits for room: %v", err)
+			}
+		})
+}
+
 func TestGate(t *testing.T) {
 	open := false
 	rig(t, func(_ *Config, o *Options) { o.Gate = func() bool { return open } },
@@ -681,6 +699,38 @@ func TestDocumentsAreCounted(t *testing.T) {
 			if got := m.GetCounter().GetValue(); got != want {
 				t.Errorf("%v: %v, want %v", labels, got, want)
 			}
+		}
+	})
+}
+
+// Time-named indices that do not exist are let through at a bounded rate; those
+// that exist, and other targets, are not held up.
+func TestNewIndicesPerHour(t *testing.T) {
+	rig(t, nil, func(s *server, x *Indexer, w *Writer, rec *recorder) {
+		s.exists = func(index string) bool { return strings.HasPrefix(index, "old") }
+		n := 0
+		put := func(target string, perHour int) {
+			a := index(rec, uint64(n), target, fmt.Sprint(n), `{}`)
+			a.NewPerHour = perHour
+			add(t, w, a)
+			n++
+		}
+		for i := range 10 {
+			put(fmt.Sprint("new-", i), 4)
+			put(fmt.Sprint("old-", i), 4)
+			put("plain", 0)
+		}
+		w.Publish()
+		for hour, want := range []int{24, 28, 30} {
+			pass(10 * time.Second)
+			synctest.Wait()
+			if got := rec.count(); got != want {
+				t.Errorf("hour %d: %d written, want %d", hour, got, want)
+			}
+			if held := len(x.Status().Held); held != 30-want {
+				t.Errorf("hour %d: %d targets held", hour, held)
+			}
+			pass(time.Hour)
 		}
 	})
 }

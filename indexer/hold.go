@@ -20,12 +20,15 @@ func (x *Indexer) hold(now time.Time, t *target, kind string, breaker bool) {
 	x.wakeAt(t.hold.probeAt)
 	x.log.Warn().Str("target", t.name).Str("type", kind).
 		Msg("target held: its records wait, others go on; it is tried once a second")
+	x.checkRoom()
 }
 
 // unhold lets a held target go.
 func (x *Indexer) unhold(t *target) {
-	x.log.Info().Str("target", t.name).Str("type", t.hold.kind).
-		Dur("held", time.Since(t.hold.since)).Msg("target released")
+	if t.hold.kind != kindLooking {
+		x.log.Info().Str("target", t.name).Str("type", t.hold.kind).
+			Dur("held", time.Since(t.hold.since)).Msg("target released")
+	}
 	t.hold = nil
 	x.holds--
 	x.recovered(t)

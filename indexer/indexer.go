@@ -91,21 +91,22 @@ type Indexer struct {
 	unseen   int64
 	free     []*batch
 
-	accepted  uint64 // actions that the server accepted
-	bodyLimit int64  // most wire bytes of one request; learnt from 413
-	holdAll   string // why nothing is sent
-	holdSince time.Time
-	probeAt   time.Time     // when the next request may go although all is held
-	probing   bool          // one is out
-	refusedOf *target       // of the last lone action whose request was refused; nil once anything is accepted
-	outage    bool          // the server does not answer
-	lives     uint64        // signs of life of the server
-	silent    int           // batches that were not answered silentTries times or more
-	queued    int64         // wire bytes in lanes
-	holds     int           // targets held
-	heldOver  bool          // held targets fill their share
-	room      chan struct{} // closed and nil when Add need not wait; see checkRoom
-	blockedOn int           // actions whose request is never answered
+	accepted   uint64 // actions that the server accepted
+	bodyLimit  int64  // most wire bytes of one request; learnt from 413
+	holdAll    string // why nothing is sent
+	holdSince  time.Time
+	probeAt    time.Time     // when the next request may go although all is held
+	probing    bool          // one is out
+	newIndices []time.Time   // when new time-named indices were let through, within the last hour
+	refusedOf  *target       // of the last lone action whose request was refused; nil once anything is accepted
+	outage     bool          // the server does not answer
+	lives      uint64        // signs of life of the server
+	silent     int           // batches that were not answered silentTries times or more
+	queued     int64         // wire bytes in lanes
+	holds      int           // targets held
+	heldOver   bool          // held targets fill their share
+	room       chan struct{} // closed and nil when Add need not wait; see checkRoom
+	blockedOn  int           // actions whose request is never answered
 }
 
 // New returns a running indexer.
@@ -243,7 +244,7 @@ func (x *Indexer) source(s Source) (*source, error) {
 	return src, nil
 }
 
-func (x *Indexer) target(name string) *target {
+func (x *Indexer) target(name string, newPerHour int) *target {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	t := x.targets[name]
@@ -251,6 +252,9 @@ func (x *Indexer) target(name string) *target {
 		// The caller's text may be a view of something larger.
 		t = &target{name: strings.Clone(name), all: &x.queued}
 		x.targets[t.name] = t
+		if newPerHour > 0 && !x.closed {
+			x.admit(t, newPerHour)
+		}
 	}
 	return t
 }
@@ -380,6 +384,7 @@ func (x *Indexer) Drop(s Source) {
 			}
 		}
 	}
+	x.checkRoom()
 }
 
 // forgetWaiting takes everything of src out that waits for another try,

@@ -29,7 +29,8 @@ type server struct {
 	fail          func(r *request) error // the transport's error, before
 	item          func(a action) *fault  // of one action
 	noop          func(a action) bool    // an ingest pipeline drops it
-	shuffle       bool                   // where there are both, drops are answered first, then failures, then the rest
+	exists        func(index string) bool
+	shuffle       bool // where there are both, drops are answered first, then failures, then the rest
 	latency       func() time.Duration
 	refuseOver    int // 413 above so many bytes; 0: never
 
@@ -66,6 +67,12 @@ func answer(status int, body string) *http.Response {
 }
 
 func (s *server) Perform(req *http.Request) (*http.Response, error) {
+	if req.Method == http.MethodHead {
+		if s.exists != nil && s.exists(strings.TrimPrefix(req.URL.Path, "/")) {
+			return answer(200, ""), nil
+		}
+		return answer(404, ""), nil
+	}
 	if req.Method == http.MethodGet {
 		if s.fail != nil {
 			if err := locked(&s.mu, func() error { return s.fail(&request{}) }); err != nil {

@@ -69,6 +69,7 @@ type hold struct {
 	since   time.Time
 	probeAt time.Time
 	probing bool
+	gate    bool // not probed: see admit
 	// A hold of the rejection breaker ends after a run of accepted probes.
 	breaker  bool
 	accepted int

@@ -72,7 +72,7 @@ func (w *Writer) Add(ctx context.Context, a *Action) error {
 	}
 	o := w.last
 	if o == nil || o.t.name != a.Target {
-		o = w.target(a.Target)
+		o = w.target(a.Target, a.NewPerHour)
 	}
 	var hash uint64
 	slot := laneCount
@@ -134,10 +134,10 @@ func (w *Writer) publish(o *openTarget, slot int) {
 	w.x.publish(o.t, slot, c)
 }
 
-func (w *Writer) target(name string) *openTarget {
+func (w *Writer) target(name string, newPerHour int) *openTarget {
 	o := w.targets[name]
 	if o == nil {
-		o = &openTarget{t: w.x.target(name)}
+		o = &openTarget{t: w.x.target(name, newPerHour)}
 		w.targets[o.t.name] = o
 	}
 	w.last = o
