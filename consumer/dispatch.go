@@ -269,6 +269,9 @@ func (d *dispatcher) send(ctx context.Context, a *assignment, r *kgo.Record, seq
 		d.meta = appendMeta(d.meta, r, d.result.Changed)
 	}
 	d.action = indexer.Action{Action: d.result.Action, Ordered: d.result.Ordered, Tombstone: d.result.Tombstone, Source: a, Seq: seq, Meta: d.meta}
+	if perHour, ok := a.topic.rules.TimeNamed(); ok {
+		d.action.NewPerHour = perHour
+	}
 	for {
 		err := d.w.Add(d.pace, &d.action)
 		if err == nil {

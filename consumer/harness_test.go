@@ -242,6 +242,7 @@ type rules struct {
 }
 
 func (r rules) OnRejected() document.Policy   { return r.policy }
+func (r rules) TimeNamed() (int, bool)        { return 0, false }
 func (r rules) Version() document.VersionMode { return r.version }
 func (r rules) NeedsGeneration() bool         { return r.version == document.VersionSequence }
 func (r rules) NeedsRaise() bool              { return r.version == document.VersionSequence }
