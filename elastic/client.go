@@ -144,7 +144,7 @@ func transport(dialer *credentials.Dialer, snapshot *tls.Config, maxRequests int
 	protocols.SetHTTP1(true)
 	return &http.Transport{
 		Proxy:               http.ProxyFromEnvironment,
-		DialContext:         plain.DialContext,
+		DialContext:         vectored(plain.DialContext),
 		DialTLSContext:      dialer.DialContext,
 		TLSClientConfig:     snapshot, // through a proxy the transport does TLS itself: there, files are not followed
 		Protocols:           &protocols,
