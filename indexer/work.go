@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"strconv"
 	"sync"
@@ -299,6 +300,24 @@ func (r *body) Read(p []byte) (int, error) {
 		}
 	}
 	return 0, io.EOF
+}
+
+// WriteTo implements io.WriterTo, with one vectored call where w is a
+// connection. The lock is held meanwhile: end waits until nobody reads the
+// pieces, which a request that has ended brings about by closing w.
+func (r *body) WriteTo(w io.Writer) (int64, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.ended {
+		return 0, errBodyEnded
+	}
+	left := make(net.Buffers, 0, len(r.pieces))
+	for _, p := range r.pieces {
+		left = append(left, p[r.at:])
+		r.at = 0
+	}
+	r.pieces = nil
+	return left.WriteTo(w)
 }
 
 // Close implements io.Closer; the transport calls it when it likes.
