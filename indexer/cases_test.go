@@ -529,15 +529,309 @@ func TestHeldShare(t *testing.T) {
 // A closed gate keeps everything back.
 // Whoever waits because the indexers have enough goes on when what they had is
 // dropped, also while nothing is sent.
+func TestGatewayWithoutServer(t *testing.T) {
+	gone := &atomic.Bool{}
+	rig(t, func(_ *Config, o *Options) { o.Transport = gateway{o.Transport, gone} }, func(s *server, x *Indexer, w *Writer, rec *recorder) {
+		gone.Store(true)
+		for seq := range uint64(500) {
+			add(t, w, index(rec, seq, "a", fmt.Sprint(seq), `{}`))
+		}
+		w.Publish()
+		pass(time.Hour)
+		if got := x.Status(); got.BlockedOn != 0 || rec.count() != 0 {
+			t.Errorf("%d reported, status %+v", rec.count(), got)
+		}
+		gone.Store(false)
+		waitFor(t, x, rec, 500)
+		if n := locked(&s.mu, func() int { return s.requests }); n != 1 {
+			t.Errorf("%d requests, want the one that waited", n)
+		}
+	})
+}
+
+// A blocked target waits alone, with one probe a second, and resumes by itself.
+func TestHeldTarget(t *testing.T) {
+	rig(t, nil, func(s *server, x *Indexer, w *Writer, rec *recorder) {
+		blocked, tries := true, 0
+		s.item = func(a action) *fault {
+			if a.target == "full" && blocked {
+				tries++
+				return &fault{429, "cluster_block_exception", "disk usage exceeded flood-stage watermark"}
+			}
+			return nil
+		}
+		for seq := range uint64(500) {
+			add(t, w, index(rec, seq, "full", fmt.Sprint(seq), `{}`))
+			add(t, w, index(rec, 1000+seq, "free", fmt.Sprint(seq), `{}`))
+		}
+		w.Publish()
+		waitFor(t, x, rec, 500)
+		count := func() int { return locked(&s.mu, func() int { return tries }) }
+		first := count()
+		pass(10 * time.Minute)
+		if n := count() - first; n > 610 || n < 300 {
+			t.Errorf("%d tries in ten minutes", n)
+		}
+		if st := x.Status(); len(st.Held) != 1 || st.Held[0].Target != "full" || st.Held[0].Type != "cluster_block_exception" {
+			t.Errorf("status %+v", st)
+		}
+		s.mu.Lock()
+		blocked = false
+		s.mu.Unlock()
+		pass(3 * time.Second)
+		synctest.Wait()
+		if rec.count() != 1000 || len(rec.rejected) != 0 || len(x.Status().Held) != 0 {
+			t.Errorf("%d reported, %d rejected", rec.count(), len(rec.rejected))
+		}
+	})
+}
+
+// Too many rejections hold the target instead of emptying it into the dead
+// letters, until 100 probes in a row are accepted.
+func TestRejectionBreaker(t *testing.T) {
+	rig(t, nil, func(s *server, x *Indexer, w *Writer, rec *recorder) {
+		wrong := true
+		s.item = func(a action) *fault {
+			if wrong {
+				return &fault{400, "document_parsing_exception", "wrong mapping"}
+			}
+			return nil
+		}
+		for seq := range uint64(20_000) {
+			add(t, w, index(rec, seq, "a", fmt.Sprint(seq), `{}`))
+		}
+		w.Publish()
+		pass(time.Hour)
+		if n := len(rec.rejected); n < 1000 || n > 6000 {
+			t.Errorf("%d rejected", n)
+		}
+		if st := x.Status(); len(st.Held) != 1 {
+			t.Errorf("status %+v", st)
+		}
+		rejected := len(rec.rejected)
+		s.mu.Lock()
+		wrong = false
+		s.mu.Unlock()
+		waitFor(t, x, rec, 20_000)
+		if len(rec.rejected) != rejected {
+			t.Errorf("%d rejected while held", len(rec.rejected)-rejected)
+		}
+	})
+}
+
+func TestReleaseByHand(t *testing.T) {
+	rig(t, nil, func(s *server, x *Indexer, w *Writer, rec *recorder) {
+		wrong := true
+		s.item = func(action) *fault {
+			if wrong {
+				return &fault{400, "document_parsing_exception", "wrong mapping"}
+			}
+			return nil
+		}
+		for seq := range uint64(5000) {
+			add(t, w, index(rec, seq, "a", fmt.Sprint(seq), `{}`))
+		}
+		w.Publish()
+		pass(time.Minute)
+		s.mu.Lock()
+		wrong = false
+		s.mu.Unlock()
+		if x.Release("b") || !x.Release("a") {
+			t.Error("release")
+		}
+		synctest.Wait()
+		pass(time.Second)
+		synctest.Wait()
+		if rec.count() != 5000 {
+			t.Errorf("%d reported", rec.count())
+		}
+	})
+}
+
+// A server that refuses the credentials gets one request a second; nothing is
+// rejected, and everything goes on when it changes its mind.
+func TestCredentials(t *testing.T) {
+	reloads := 0
+	rig(t, func(_ *Config, o *Options) { o.Reload = func() { reloads++ } },
+		func(s *server, x *Indexer, w *Writer, rec *recorder) {
+			out := true
+			s.before = func(*request) *http.Response {
+				if out {
+					return answer(401, `{"error":{"type":"security_exception","reason":"x"},"status":401}`)
+				}
+				return nil
+			}
+			for seq := range uint64(5000) {
+				add(t, w, index(rec, seq, "a", fmt.Sprint(seq), `{}`))
+			}
+			w.Publish()
+			pass(time.Minute)
+			if st := x.Status(); st.HoldAll == "" || s.requests > 70 || reloads == 0 {
+				t.Errorf("%d requests, %d reloads, status %+v", s.requests, reloads, st)
+			}
+			s.mu.Lock()
+			out = false
+			s.mu.Unlock()
+			pass(10 * time.Second)
+			synctest.Wait()
+			if rec.count() != 5000 || x.Status().HoldAll != "" {
+				t.Errorf("%d reported", rec.count())
+			}
+		})
+}
+
+// A wrong path or a proxy refuses everything: nothing may be rejected.
+func TestEverythingRefused(t *testing.T) {
+	rig(t, nil, func(s *server, x *Indexer, w *Writer, rec *recorder) {
+		s.before = func(*request) *http.Response { return answer(400, "Bad Request") }
+		for seq := range uint64(100) {
+			add(t, w, index(rec, seq, fmt.Sprint("t", seq%3), fmt.Sprint(seq), `{}`))
+		}
+		w.Publish()
+		pass(time.Hour)
+		if len(rec.rejected) != 0 {
+			t.Errorf("%d rejected", len(rec.rejected))
+		}
+		if x.Status().HoldAll == "" {
+			t.Error("not all is held")
+		}
+		s.mu.Lock()
+		s.before = nil
+		s.mu.Unlock()
+		waitFor(t, x, rec, 100)
+		if len(rec.rejected) != 0 {
+			t.Errorf("%d rejected", len(rec.rejected))
+		}
+	})
+}
+
+// Drain sends what is queued and gives up what waits; after Drop nothing of
+// the source is sent or reported.
+func TestDrainAndDrop(t *testing.T) {
+	rig(t, nil, func(s *server, x *Indexer, w *Writer, rec *recorder) {
+		other := newRecorder(t)
+		s.item = func(a action) *fault {
+			if a.target == "held" {
+				return &fault{403, "cluster_block_exception", "blocked"}
+			}
+			return nil
+		}
+		for seq := range uint64(10) {
+			add(t, w, index(rec, seq, "held", fmt.Sprint(seq), `{}`))
+			add(t, w, index(other, seq, "held", fmt.Sprint("o", seq), `{}`))
+		}
+		w.Publish()
+		pass(5 * time.Second)
+		add(t, w, index(rec, 10, "free", "x", `{}`))
+		w.Publish()
+		x.Drain(rec)
+		synctest.Wait()
+		pass(10 * time.Millisecond)
+		synctest.Wait()
+		if rec.count() != 11 || rec.got[10] != Indexed || rec.got[3] != Abandoned || other.count() != 0 {
+			t.Errorf("reported %v, other %v", rec.got, other.got)
+		}
+		x.Drop(rec)
+		third := newRecorder(t)
+		s.latency = func() time.Duration { return time.Second }
+		add(t, w, index(third, 1, "free", "1", `{}`))
+		w.Publish()
+		x.Drop(third)
+		add(t, w, index(third, 2, "free", "2", `{}`))
+		w.Publish()
+		x.Drop(other)
+		pass(time.Minute)
+		if third.got[1] != 0 || s.applied["free/1"] != 0 {
+			t.Error("sent after it was dropped")
+		}
+	})
+}
+
+// Whoever waits for memory waits with its context, and goes on as soon as
+// something was acknowledged.
+func TestMemory(t *testing.T) {
+	rig(t, func(_ *Config, o *Options) { o.Budget = memory.New(1 << 20) },
+		func(s *server, x *Indexer, w *Writer, rec *recorder) {
+			down := true
+			s.fail = func(*request) error {
+				if down {
+					return errReset
+				}
+				return nil
+			}
+			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+			defer cancel()
+			body := fmt.Sprintf(`{"p":%q}`, strings.Repeat("x", 1000))
+			n := uint64(0)
+			var err error
+			for ; err == nil; n++ {
+				err = w.Add(ctx, index(rec, n, "a", fmt.Sprint(n), body))
+			}
+			if !errors.Is(err, context.DeadlineExceeded) {
+				t.Error(err)
+			}
+			if used := x.opt.Budget.Used(); used > 1<<20+64<<10 {
+				t.Errorf("%d bytes taken of 1 MiB", used)
+			}
+			s.mu.Lock()
+			down = false
+			s.mu.Unlock()
+			for ; n < 5000; n++ {
+				add(t, w, index(rec, n, "a", fmt.Sprint(n), body))
+			}
+			w.Publish()
+			waitFor(t, x, rec, 4999) // all but the one that was not taken
+		})
+}
+
+// Held targets fill their share, then everybody waits, until one is released.
+func TestHeldShare(t *testing.T) {
+	rig(t, func(_ *Config, o *Options) { o.HeldBytes = 256 << 10 },
+		func(s *server, x *Indexer, w *Writer, rec *recorder) {
+			blocked := true
+			s.item = func(a action) *fault {
+				if a.target == "held" && blocked {
+					return &fault{403, "cluster_block_exception", "blocked"}
+				}
+				return nil
+			}
+			body := fmt.Sprintf(`{"p":%q}`, strings.Repeat("x", 1000))
+			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+			defer cancel()
+			n := uint64(0)
+			var err error
+			for ; err == nil && n < 10_000; n++ {
+				err = w.Add(ctx, index(rec, n, []string{"held", "free"}[n%2], fmt.Sprint(n), body))
+				if n%10 == 0 {
+					pass(10 * time.Millisecond)
+					w.Publish()
+				}
+			}
+			if !errors.Is(err, context.DeadlineExceeded) || n < 400 || n > 1500 {
+				t.Errorf("%v after %d", err, n)
+			}
+			s.mu.Lock()
+			blocked = false
+			s.mu.Unlock()
+			add(t, w, index(rec, 20_000, "free", "x", body))
+			w.Publish()
+			waitFor(t, x, rec, int(n))
+		})
+}
+
+// A closed gate keeps everything back.
+// Whoever waits because the indexers have enough goes on when what they had is
+// dropped, also while nothing is sent.
 func TestDropMakesRoom(t *testing.T) {
 	rig(t, func(_ *Config, o *Options) { o.Gate = func() bool { return false } },
 		func(_ *server, x *Indexer, w *Writer, rec *recorder) {
 			gone := newRecorder(t)
-			for seq := uint64(0); x.noRoom() == nil; seq++ {
-				add(t, w, index(gone, seq, "a", fmt.Sprint(seq), strings.Repeat("x", 4<<10)))
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			for seq := uint64(0); w.Add(ctx, index(gone, seq, "a", fmt.Sprint(seq), strings.Repeat("x", 4<<10))) == nil; seq++ {
 			}
-			time.AfterFunc(time.Minute, func() { x.Drop(gone) })
-			ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+			x.Drop(gone)
+			ctx, cancel = context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			if err := w.Add(ctx, index(rec, 1, "b", "1", `{}`)); err != nil {
 				t.Errorf("it waits for room: %v", err)
