@@ -543,6 +543,7 @@ func TestDropMakesRoom(t *testing.T) {
 			if err := w.Add(ctx, index(rec, 1, "b", "1", `{}`)); err != nil {
 				t.Errorf("it waits for room: %v", err)
 			}
+			w.Publish()
 		})
 }
 
