@@ -660,23 +660,51 @@ func (w *world) record(partitionGeneration int) {
 	}
 }
 
-// Large records and an Elasticsearch that stalls: the process stays within its
-// budget and a fifth.
+// Large records and an Elasticsearch that stalls: no more bytes are held than
+// memory.limit, and the process stays within it and a fifth, also when all goes
+// on.
 func TestV47_BigRecordsAndASlowSink(t *testing.T) {
-	t.Parallel()
 	const limit = 256 << 20
-	w := newWorld(t, worldOptions{partitions: 12, kafka: []kfake.Opt{kfake.SyntheticFetch(kfake.SyntheticBatch{Records: 1, RecordBytes: 200 << 10, RandomFrac: 1})}})
+	t.Parallel()
+	w := newWorld(t, worldOptions{partitions: 12, kafka: []kfake.Opt{
+		// An endless topic of records of 200 kB that takes no memory itself.
+		kfake.SyntheticFetch(kfake.SyntheticBatch{Records: 1, RecordBytes: 200_000, RandomFrac: 1}),
+	}})
 	w.effect = nil
-	w.es.Inject(embedded.Rule{API: "bulk", Fault: embedded.Unanswered()})
+	release := make(chan struct{})
+	stalled := w.es.Inject(embedded.Rule{API: "bulk", Fault: embedded.Held(release)})
 	p := w.launch("documents: {id: position, format: raw}\nmemory: {limit: 256MiB}")
+	var held float64
 	w.await("memory to be full", func() error {
-		if n := p.metric("sluice_partitions_paused"); !(n >= 12) { // it may be no number yet
-			return fmt.Errorf("%v partitions are paused, %v bytes are held", n, p.metric("sluice_memory_used_bytes"))
+		before := held
+		held = p.metric("sluice_memory_used_bytes")
+		if paused := p.metric("sluice_partitions_paused"); paused != 12 || held != before || held < limit/5 {
+			return fmt.Errorf("%v partitions are paused, %v bytes are held", paused, held)
+		}
+		return nil
+	})
+	if held > limit {
+		t.Errorf("%.1f MiB are held, the limit is %d", held/(1<<20), limit>>20)
+	}
+	// The stalled requests end and are sent again all the time.
+	hits := stalled.Hits()
+	w.await("more requests", func() error {
+		if n := stalled.Hits(); n < hits+3 {
+			return fmt.Errorf("%d", n)
+		}
+		return nil
+	})
+	stalled.Remove()
+	close(release)
+	indexed := p.metric("sluice_records_consumed_total")
+	w.await("it to go on", func() error {
+		if n := p.metric("sluice_records_consumed_total"); !(n > indexed+300) {
+			return fmt.Errorf("%v records are read", n)
 		}
 		return nil
 	})
 	peak := p.highWater()
-	t.Logf("resident at most %d MiB", peak>>20)
+	t.Logf("%.1f MiB were held, resident were at most %d MiB", held/(1<<20), peak>>20)
 	if peak > limit+limit/5 {
 		t.Errorf("%d MiB were resident, the limit is %d", peak>>20, limit>>20)
 	}

@@ -287,3 +287,19 @@ func TestV08_OutageBeyondTheLimits(t *testing.T) {
 		w.checkFold()
 	})
 }
+
+// A topic that is made anew while the program runs halts too; the Kafka client
+// takes a while to tell.
+func TestVersions_TopicRecreatedMeanwhile(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, worldOptions{partitions: 2, virtual: true})
+		w.produce(records(50)...)
+		p := w.start("")
+		w.awaitDone(p)
+		want := w.fold()
+		w.recreate(2)
+		w.produce(records(20)...)
+		p.needsRaise("the topic was re-created")
+		w.checkIndex(index, want)
+	})
+}
