@@ -13,6 +13,7 @@ import (
 
 	"github.com/rs/zerolog"
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -34,9 +35,9 @@ type site struct {
 
 // newSite starts servers with a topic of 2 partitions, of generation 1, and one
 // for dead letters. more are further lines of the configuration.
-func newSite(t *testing.T, topicConfig map[string]string, more string) *site {
+func newSite(t *testing.T, topicConfig map[string]string, more string, opts ...kfake.Opt) *site {
 	t.Helper()
-	kafka, err := embedded.StartKafka(embedded.KafkaConfig{Topics: map[string]int32{"dead": 1}})
+	kafka, err := embedded.StartKafka(embedded.KafkaConfig{Topics: map[string]int32{"dead": 1}, Options: opts})
 	if err != nil {
 		t.Fatal(err)
 	}

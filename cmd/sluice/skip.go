@@ -11,6 +11,7 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/sluicehq/sluice/admin"
@@ -132,41 +133,64 @@ func (s *servers) skipAlone(ctx context.Context, req admin.SkipRequest) error {
 	if !ok {
 		commit = kadm.Offset{Topic: req.Topic, Partition: req.Partition, At: start}
 	}
-	// Everything up to the commit is handled. A record behind it is not: to
-	// commit behind one that does not stand next would lose those between.
-	if commit.At != req.Offset {
-		return fmt.Errorf("%s stands at offset %d, not at %d: only the record that it stands at can be skipped", where, commit.At, req.Offset)
-	}
 	if end := state.ends[req.Partition]; req.Offset >= end {
 		return fmt.Errorf("%s ends at offset %d: there is nothing to skip at %d", where, end, req.Offset)
+	}
+	// Everything up to the commit is handled. A record behind it is not: to
+	// commit behind one that does not stand next would lose those between.
+	stands := func(at int64) error {
+		return fmt.Errorf("%s stands at offset %d, not at %d: only the record that it stands at can be skipped", where, at, req.Offset)
+	}
+	if req.Offset < commit.At {
+		return stands(commit.At)
+	}
+	next := req.Offset + 1
+	record, err := s.read(ctx, req.Topic, req.Partition, commit.At)
+	var refused *kerr.Error
+	switch {
+	case err == nil && record.Offset != req.Offset:
+		return stands(record.Offset)
+	case err == nil:
+	case ctx.Err() != nil || errors.As(err, &refused):
+		return err
+	case req.Offset != commit.At:
+		return stands(commit.At)
+	case !req.Discard:
+		return fmt.Errorf("%w; --discard passes over the batch", err)
+	default:
+		raw, err := rawFetch(ctx, s.client, partition{req.Topic, req.Partition}, req.Offset, false)
+		if err != nil {
+			return fmt.Errorf("reading %s/%d: %w", where, req.Offset, err)
+		}
+		next = afterBatch(raw, req.Offset) // a batch is decoded as a whole, or not at all
 	}
 	if !req.Discard {
 		if !s.cfg.DeadLetter.Enabled() {
 			return errors.New("neither dead_letter.topic nor index is set: set one, or pass --discard to throw the record away")
 		}
-		record, err := s.read(ctx, req)
-		if err != nil {
-			return fmt.Errorf("%w; --discard passes over it", err)
-		}
 		if err := s.deadLetter(ctx, record, state); err != nil {
 			return err
 		}
 	}
-	commit.At = req.Offset + 1
+	commit.At = next
 	if err := s.kafka.CommitAllOffsets(ctx, group, kadm.Offsets{req.Topic: {req.Partition: commit}}); err != nil {
 		return fmt.Errorf("committing %s/%d for group %s: %w", where, commit.At, group, err)
 	}
 	return nil
 }
 
-// read reads the one record that is named.
-func (s *servers) read(ctx context.Context, req admin.SkipRequest) (*kgo.Record, error) {
+// read reads the first record of a partition from an offset on.
+func (s *servers) read(ctx context.Context, topic string, number int32, from int64) (*kgo.Record, error) {
 	opts, err := app.KafkaOptions(s.cfg)
 	if err != nil {
 		return nil, err
 	}
-	client, err := kgo.NewClient(append(opts, kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{
-		req.Topic: {req.Partition: kgo.NewOffset().At(req.Offset)},
+	level := kgo.ReadCommitted()
+	if s.cfg.Kafka.IsolationLevel == "read_uncommitted" {
+		level = kgo.ReadUncommitted()
+	}
+	client, err := kgo.NewClient(append(opts, kgo.FetchIsolationLevel(level), kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{
+		topic: {number: kgo.NewOffset().At(from)},
 	}))...)
 	if err != nil {
 		return nil, err
@@ -175,13 +199,10 @@ func (s *servers) read(ctx context.Context, req admin.SkipRequest) (*kgo.Record,
 	for {
 		fetches := client.PollRecords(ctx, 1)
 		if err := fetches.Err(); err != nil {
-			return nil, fmt.Errorf("reading %s/%d/%d: %w", req.Topic, req.Partition, req.Offset, err)
+			return nil, fmt.Errorf("reading %s/%d/%d: %w", topic, number, from, err)
 		}
-		for _, record := range fetches.Records() {
-			if record.Offset != req.Offset {
-				return nil, fmt.Errorf("%s/%d holds no record at %d: the next one stands at %d", req.Topic, req.Partition, req.Offset, record.Offset)
-			}
-			return record, nil
+		if records := fetches.Records(); len(records) > 0 {
+			return records[0], nil
 		}
 	}
 }

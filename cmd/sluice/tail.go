@@ -160,7 +160,13 @@ func (t *tail) passHole(ctx context.Context, p partition, end int64) (int64, err
 
 // fetch reads the batches at an offset past the client's own position.
 func (t *tail) fetch(ctx context.Context, p partition, at int64) ([]byte, error) {
-	metadata, err := t.kafka.Metadata(ctx, p.topic)
+	return rawFetch(ctx, t.client, p, at, t.committed)
+}
+
+// rawFetch reads the batches of a partition at an offset, as the broker sends
+// them; none where it has none there.
+func rawFetch(ctx context.Context, client *kgo.Client, p partition, at int64, committed bool) ([]byte, error) {
+	metadata, err := kadm.NewClient(client).Metadata(ctx, p.topic)
 	if err != nil {
 		return nil, err
 	}
@@ -171,7 +177,7 @@ func (t *tail) fetch(ctx context.Context, p partition, at int64) ([]byte, error)
 	}
 	req := kmsg.NewPtrFetchRequest()
 	req.MaxBytes, req.MinBytes, req.MaxWaitMillis = 1<<20, 0, 100
-	if t.committed {
+	if committed {
 		req.IsolationLevel = 1
 	}
 	topic := kmsg.NewFetchRequestTopic()
@@ -180,7 +186,7 @@ func (t *tail) fetch(ctx context.Context, p partition, at int64) ([]byte, error)
 	part.Partition, part.FetchOffset, part.PartitionMaxBytes = p.number, at, 1<<20
 	topic.Partitions = append(topic.Partitions, part)
 	req.Topics = append(req.Topics, topic)
-	answer, err := t.client.Broker(int(leader.Leader)).RetriableRequest(ctx, req)
+	answer, err := client.Broker(int(leader.Leader)).RetriableRequest(ctx, req)
 	if err != nil {
 		return nil, err
 	}
@@ -190,4 +196,17 @@ func (t *tail) fetch(ctx context.Context, p partition, at int64) ([]byte, error)
 	}
 	got := res.Topics[0].Partitions[0]
 	return got.RecordBatches, kerr.ErrorForCode(got.ErrorCode)
+}
+
+// afterBatch returns the offset behind a batch that begins at or below at, by
+// its header, which may be whole where its content is not; else the offset
+// behind at.
+func afterBatch(raw []byte, at int64) int64 {
+	var batch kmsg.RecordBatch
+	if err := batch.ReadFrom(raw); err == nil && batch.LastOffsetDelta >= 0 {
+		if last := batch.FirstOffset + int64(batch.LastOffsetDelta); last >= at {
+			return last + 1
+		}
+	}
+	return at + 1
 }
