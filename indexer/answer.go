@@ -92,7 +92,7 @@ func (w *worker) process(b *batch) (goOn bool) {
 		x.sendAgain(now, b, 0)
 	}
 	if v.kind == requestAnswered || v.kind == requestThrottled {
-		x.limiter.sample(now, res.took, b.bytes, b.bytes >= x.bodyLimit/2, throttled, inFlight)
+		x.limiter.sample(now, res.began, res.took, b.bytes, throttled, inFlight)
 	}
 	ended := len(b.parts) == 0
 	x.mu.Unlock()

@@ -70,6 +70,7 @@ type result struct {
 	err        error // of the transport; nil: there is an answer
 	status     int
 	retryAfter time.Duration
+	began      time.Time
 	took       time.Duration
 }
 

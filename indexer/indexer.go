@@ -565,7 +565,7 @@ func (x *Indexer) Status() Status {
 	s := Status{
 		HoldAll: x.holdAll, BlockedOn: x.blockedOn, InFlight: x.inFlight,
 		RequestsLimit: x.limiter.current(), Indexers: x.workers, Bytes: x.chunks.held.Load(),
-		Throttled: x.limiter.cut,
+		Throttled: x.limiter.peak > 0,
 	}
 	if x.holdAll != "" {
 		s.HoldAllSince = x.holdSince.UnixMilli()

@@ -212,7 +212,7 @@ func (x *Indexer) send(b *batch) {
 	began := time.Now()
 	err := x.roundTrip(b)
 	b.result.err = err
-	b.result.took = time.Since(began)
+	b.result.began, b.result.took = began, time.Since(began)
 	b.inHand = true
 	x.mu.Lock()
 	defer x.mu.Unlock()
