@@ -547,7 +547,15 @@ func (es *Elasticsearch) indexCall(r *Request, name string) *answer {
 		defer es.mu.RUnlock()
 		out := map[string]any{}
 		for _, p := range places {
-			o := map[string]any{"aliases": es.aliasesOf(p.ix.name), "mappings": p.ix.mapping.Load().source(), "settings": p.ix.settingsSource()}
+			settings := p.ix.settingsSource()
+			if r.Query.Get("flat_settings") == "true" {
+				flat := map[string]any{}
+				for k, v := range flatSettings(settings) {
+					flat["index."+k] = fmt.Sprint(v)
+				}
+				settings = flat
+			}
+			o := map[string]any{"aliases": es.aliasesOf(p.ix.name), "mappings": p.ix.mapping.Load().source(), "settings": settings}
 			if p.ix.stream != "" {
 				o["data_stream"] = p.ix.stream
 			}

@@ -345,6 +345,11 @@ func targetCases() []tcase {
 			settings(`{"index.blocks.write":null}`),
 			doc("1", `{}`, "200 updated v2"),
 		}},
+		{name: "flat settings", steps: []step{
+			create("{i}", `{"settings":{"gc_deletes":"5m"}}`),
+			{method: http.MethodGet, path: "/{i}", json: map[string]string{"{i}.settings.index.gc_deletes": "5m"}},
+			{method: http.MethodGet, path: "/{i}?flat_settings=true", without: []string{"{i}.settings.index"}},
+		}},
 		{name: "flood stage", steps: []step{
 			create("{i}", ""),
 			settings(`{"index.blocks.read_only_allow_delete":true}`),
