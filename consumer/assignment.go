@@ -63,7 +63,6 @@ type assignment struct {
 	skipped  map[uint64]bool // records that an operator is skipping; true: without a dead letter
 
 	committed int64 // what the broker has agreed to; -1: nothing
-	commitGen int   // the generation in the commit's metadata, 0: none
 	start     int64 // log start
 	end       int64 // log end: the last stable offset with read_committed
 

@@ -53,7 +53,7 @@ func ClientOptions(cfg Config, log zerolog.Logger) ([]kgo.Opt, error) {
 		kgo.WithLogger(&clientLog{log: log}),
 	}
 	if cfg.TLS.Enabled {
-		d, err := cfg.TLS.TLS.Dialer()
+		d, err := cfg.TLS.Dialer()
 		if err != nil {
 			errs = append(errs, fmt.Errorf("kafka.tls: %w", err))
 		} else {

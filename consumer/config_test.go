@@ -189,9 +189,12 @@ func TestMemoryIsBounded(t *testing.T) {
 	m.sink.setFull(true)
 	w.wait("the pause", func() bool { return m.paused() == 4 && m.queued.Load() > limit/4 })
 	peak := m.queued.Load()
+	// What comes now came before the pause.
+	ticker := time.NewTicker(time.Millisecond)
+	defer ticker.Stop()
 	for range 50 {
+		<-ticker.C
 		peak = max(peak, m.queued.Load())
-		time.Sleep(time.Millisecond) // what comes now came before the pause
 	}
 	// A quarter for the queues, and what was on its way: a quarter too.
 	if peak > limit/2 {

@@ -590,7 +590,7 @@ func (c *Consumer) restart(a *assignment, why string) {
 
 // restartAt ends an assignment and begins another one of the same partition at
 // an offset. It runs in the poll loop, with turn held.
-func (c *Consumer) restartAt(a *assignment, at kgo.EpochOffset) *assignment {
+func (c *Consumer) restartAt(a *assignment, at kgo.EpochOffset) {
 	a.stop()
 	<-c.dispatcher.flush()
 	committed := a.committedNow()
@@ -614,7 +614,6 @@ func (c *Consumer) restartAt(a *assignment, at kgo.EpochOffset) *assignment {
 		c.pauses.add(pauseRetry, b)
 		c.pauses.clear(pauseRetry, b)
 	}
-	return b
 }
 
 func (a *assignment) committedNow() int64 {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"io"
 	"net"
 )
 
@@ -26,12 +27,12 @@ type corruptConn struct {
 func (c *corruptConn) Read(p []byte) (int, error) {
 	if len(c.buf) == 0 {
 		var size [4]byte
-		if _, err := readFull(c.Conn, size[:]); err != nil {
+		if _, err := io.ReadFull(c.Conn, size[:]); err != nil {
 			return 0, err
 		}
 		c.buf = make([]byte, 4+binary.BigEndian.Uint32(size[:]))
 		copy(c.buf, size[:])
-		if _, err := readFull(c.Conn, c.buf[4:]); err != nil {
+		if _, err := io.ReadFull(c.Conn, c.buf[4:]); err != nil {
 			return 0, err
 		}
 		c.corrupt()
@@ -53,15 +54,4 @@ func (c *corruptConn) corrupt() {
 			c.buf[i+12+n-1] ^= 0xff
 		}
 	}
-}
-
-func readFull(c net.Conn, p []byte) (int, error) {
-	for n := 0; n < len(p); {
-		m, err := c.Read(p[n:])
-		if err != nil {
-			return n, err
-		}
-		n += m
-	}
-	return len(p), nil
 }

@@ -421,10 +421,10 @@ func TestAbortedTransactions(t *testing.T) {
 		}
 		commit := kgo.TryCommit
 		n := 3
-		switch {
-		case i%10 == 3:
+		switch i % 10 {
+		case 3:
 			commit = kgo.TryAbort
-		case i%10 == 7:
+		case 7:
 			commit, n = kgo.TryAbort, 0
 		}
 		recs := make([]*kgo.Record, n)

@@ -53,14 +53,13 @@ type world struct {
 	control *control
 
 	mu       sync.Mutex
-	produced map[tp][]int64         // offsets that hold a record
-	next     map[tp]int64           // the next offset
-	handled  map[tp]map[int64]int   // how often each was handled
-	commits  map[tp]int64           // the last that the broker saw
-	metas    map[tp]string          // and its metadata
-	commitN  int                    // commit requests
-	changed  chan struct{}          // closed and replaced at each change
-	onCommit func(tp, int64, error) // called with mu held
+	produced map[tp][]int64       // offsets that hold a record
+	next     map[tp]int64         // the next offset
+	handled  map[tp]map[int64]int // how often each was handled
+	commits  map[tp]int64         // the last that the broker saw
+	metas    map[tp]string        // and its metadata
+	commitN  int                  // commit requests
+	changed  chan struct{}        // closed and replaced at each change
 }
 
 func newWorld(t *testing.T, partitions int32, opts ...kfake.Opt) *world {
@@ -547,7 +546,7 @@ func (w *world) start(settler func(*sink, []*act), changes ...change) *member {
 	w.t.Helper()
 	m := &member{sink: newSink(w, settler), letters: &letters{w: w}, budget: memory.New(64 << 20), err: make(chan error, 1)}
 	cfg := w.config()
-	var logs io.Writer = io.Discard
+	logs := io.Discard
 	if testing.Verbose() {
 		logs = zerolog.NewTestWriter(w.t)
 	}
@@ -570,7 +569,7 @@ func (w *world) start(settler func(*sink, []*act), changes ...change) *member {
 	ctx, cancel := context.WithCancel(context.Background())
 	m.cancel = cancel
 	go func() { m.err <- c.Run(ctx) }()
-	w.t.Cleanup(func() { m.end() })
+	w.t.Cleanup(func() { _ = m.end() }) // a test that minds has looked
 	return m
 }
 

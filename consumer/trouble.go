@@ -26,10 +26,9 @@ func (t *trouble) is(text string, now time.Time, log zerolog.Logger) {
 	if text == t.text {
 		return
 	}
-	switch {
-	case text == "":
+	if text == "" {
 		log.Info().Str("trouble", t.text).Time("since", t.since).Msg("Kafka is reached, and this member is part of the group")
-	default:
+	} else {
 		log.Warn().Str("trouble", text).Msg("this member has no part in the group; trying again")
 	}
 	if t.text == "" || text == "" {

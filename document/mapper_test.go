@@ -240,7 +240,7 @@ func TestOverrides(t *testing.T) {
 		if out.Action.Target != want {
 			t.Errorf("%s: %s, want %s", topic, out.Action.Target, want)
 		}
-		if m.Rules(topic) != m.Rules(topic) {
+		if first, again := m.Rules(topic), m.Rules(topic); first != again {
 			t.Errorf("%s: not remembered", topic)
 		}
 	}

@@ -111,7 +111,7 @@ func checkLayout(layout string) error {
 			}
 			for i := range len(s) {
 				if !keptInName(s[i]) {
-					return fmt.Errorf("the layout %q makes %q, which cannot stand in an index name: use digits, lower-case letters and - _ .", layout, s)
+					return fmt.Errorf("the layout %q makes %q, which cannot stand in an index name: use digits, lower-case letters and any of - . _", layout, s)
 				}
 			}
 		}

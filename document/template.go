@@ -68,9 +68,6 @@ func (t template) has(k kind) bool {
 	return false
 }
 
-// variable reports whether t is more than one literal.
-func (t template) variable() bool { return len(t) > 1 || len(t) == 1 && t[0].kind != literal }
-
 // lostByNull returns the first part that a record without a value lacks; nil:
 // there is none.
 func (t template) lostByNull(customer *source) *source {

@@ -155,7 +155,7 @@ func broker(kind string, f func(*rand.Rand, *scenario) (string, kfake.Fault)) fa
 			h := w.kafka.Fault(fault)
 			return func() {
 				h.Remove()
-				w.met(kind, int(h.Hits()))
+				w.met(kind, h.Hits())
 			}
 		}
 	}}
