@@ -68,7 +68,12 @@ func kafkaSpec(options kafkaOptions) serverSpec {
 				"KAFKA_GROUP_INITIAL_REBALANCE_DELAY_MS":         "0",
 				// A killed member is missed soon.
 				"KAFKA_GROUP_MIN_SESSION_TIMEOUT_MS": "500",
-				"KAFKA_LOG_CLEANER_BACKOFF_MS":       "100",
+				// The same for the consumer protocol, where the broker decides.
+				"KAFKA_GROUP_CONSUMER_SESSION_TIMEOUT_MS":        "6000",
+				"KAFKA_GROUP_CONSUMER_MIN_SESSION_TIMEOUT_MS":    "1000",
+				"KAFKA_GROUP_CONSUMER_HEARTBEAT_INTERVAL_MS":     "500",
+				"KAFKA_GROUP_CONSUMER_MIN_HEARTBEAT_INTERVAL_MS": "100",
+				"KAFKA_LOG_CLEANER_BACKOFF_MS":                   "100",
 			}
 			maps.Copy(env, options)
 			return env

@@ -130,8 +130,15 @@ func (s *server) Kill(t *testing.T) {
 	must(t, s.kill(t.Context()))
 }
 
-// Restart starts a killed server at its old address, with its data, and
-// returns when it is ready.
+// Stop ends the server in an orderly way and returns when it is gone.
+func (s *server) Stop(t *testing.T) {
+	t.Helper()
+	grace := time.Minute
+	must(t, s.container.Stop(t.Context(), &grace))
+}
+
+// Restart starts a stopped or killed server at its old address, with its data,
+// and returns when it is ready.
 func (s *server) Restart(t *testing.T) {
 	t.Helper()
 	must(t, s.container.Start(t.Context()))
