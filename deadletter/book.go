@@ -87,13 +87,15 @@ func (b *book) take(l Letter, done func(error), queue func(*letter)) {
 		done(ErrClosed)
 		return
 	}
+	// Before it is queued: it may be acknowledged, and its bytes given back, as
+	// soon as the writer's goroutine sees it.
+	if b.budget != nil {
+		b.budget.Force(e.size)
+	}
 	b.letters[e] = struct{}{}
 	b.bytes += e.size
 	queue(e)
 	b.mu.Unlock()
-	if b.budget != nil {
-		b.budget.Force(e.size)
-	}
 }
 
 // report tells the caller how its letter ended, once.
