@@ -60,7 +60,10 @@ func (w *worker) process(b *batch) (goOn bool) {
 	x.mu.Lock()
 	now := time.Now()
 	inFlight := x.inFlight
-	throttled, reload := v.kind == requestThrottled, false
+	throttled, turned, reload := v.kind == requestThrottled, 0, false
+	if throttled {
+		turned = len(b.sent)
+	}
 	if b.probesAll {
 		b.probesAll, x.probing = false, false
 		x.probeAt = now.Add(probeEvery)
@@ -76,7 +79,8 @@ func (w *worker) process(b *batch) (goOn bool) {
 		x.resume()
 		x.heard(b)
 		b.isolating, b.pause = b.isolating && len(b.parts) > 1, 0
-		throttled, reload = w.settle(now, b, shares, failures)
+		turned, reload = w.settle(now, b, shares, failures)
+		throttled = overloaded(shares)
 		b.parts = b.parts[:len(b.parts)-1]
 		b.resend = true
 		goOn = len(b.parts) > 0
@@ -93,6 +97,7 @@ func (w *worker) process(b *batch) (goOn bool) {
 	}
 	if v.kind == requestAnswered || v.kind == requestThrottled {
 		x.limiter.sample(now, res.began, res.took, b.bytes, throttled, inFlight)
+		x.observe(now, observation{answered: len(b.sent), turned: turned})
 	}
 	ended := len(b.parts) == 0
 	x.mu.Unlock()
@@ -105,6 +110,20 @@ func (w *worker) process(b *batch) (goOn bool) {
 		x.finish(b)
 	}
 	return goOn
+}
+
+// overloaded says that items turned away tell of the server, not of one target
+// among others: none of those went through whole beside it. A target that is
+// throttled alone backs off alone, and must not take the others' requests.
+func overloaded(shares []share) bool {
+	turned := false
+	for i := range shares {
+		if !shares[i].throttled && shares[i].accepted > 0 {
+			return false
+		}
+		turned = turned || shares[i].throttled
+	}
+	return turned
 }
 
 // dropsAndFails says that a request had documents that an ingest pipeline
@@ -168,7 +187,7 @@ func (w *worker) written(b *batch, failures []failure) []share {
 
 // settle acts on an answer: an action without success waits for another try,
 // is rejected, or is handed to its source as a conflict.
-func (w *worker) settle(now time.Time, b *batch, shares []share, failures []failure) (throttled, reload bool) {
+func (w *worker) settle(now time.Time, b *batch, shares []share, failures []failure) (turned int, reload bool) {
 	x := w.x
 	for k := range shares {
 		s := &shares[k]
@@ -201,7 +220,8 @@ func (w *worker) settle(now time.Time, b *batch, shares []share, failures []fail
 			x.metrics.ended(t, "conflict", 1)
 			w.calls = append(w.calls, call{e.src, e.seq, true, v.stored, w.rejectionOf(f, &failures[k].item)})
 		case itemThrottled:
-			s.throttled, throttled = true, true
+			s.throttled = true
+			turned++
 		}
 	}
 	for _, s := range shares {
@@ -268,7 +288,7 @@ func (w *worker) settle(now time.Time, b *batch, shares []share, failures []fail
 			}
 		}
 	}
-	return throttled, reload
+	return turned, reload
 }
 
 // accept counts actions that the target accepted.

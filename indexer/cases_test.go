@@ -571,10 +571,11 @@ func TestGate(t *testing.T) {
 
 // Workers retire and join between batches.
 func TestResize(t *testing.T) {
-	rig(t, nil, func(s *server, x *Indexer, w *Writer, rec *recorder) {
+	setup := func(c *Config, _ *Options) { c.Scaling = Scaling{ActiveRatio: 1} }
+	rig(t, setup, func(s *server, x *Indexer, w *Writer, rec *recorder) {
 		n := uint64(0)
-		for _, size := range []int{1, 8, 0, 3} {
-			x.Resize(size)
+		for _, size := range []int{1, 8, 1, 3} {
+			x.SetProcs(size)
 			for range 300 {
 				add(t, w, index(rec, n, "a", fmt.Sprint(n), `{}`))
 				n++
@@ -582,7 +583,7 @@ func TestResize(t *testing.T) {
 			w.Publish()
 			pass(2 * time.Second)
 			synctest.Wait()
-			if got := x.Status().Indexers; got != max(1, size) {
+			if got := x.Status().Indexers; got != size {
 				t.Errorf("%d indexers, want %d", got, size)
 			}
 		}

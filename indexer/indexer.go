@@ -3,6 +3,7 @@ package indexer
 import (
 	"context"
 	"net/http"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -25,8 +26,6 @@ type Options struct {
 	Budget           *memory.Budget
 	RequestTimeout   time.Duration
 	CompressionLevel int // gzip, 0 is off
-	// Workers is the number of indexers that are active from the start.
-	Workers int
 	// MaxShare of a target's records within five minutes may be rejected
 	// before the target is held. 0 switches that off.
 	MaxShare memory.Share
@@ -85,7 +84,7 @@ type Indexer struct {
 	inFlight int      // permits taken: batches claimed and not finished
 	limiter  *limiter
 	workers  int // running
-	wanted   int // that should be
+	scaler   scaler
 	starved  int // writers that wait for memory
 	draining int // sources that drain
 	unseen   int64
@@ -137,25 +136,11 @@ func New(cfg Config, opt Options) *Indexer {
 	x.ctx, x.cancel = context.WithCancel(context.Background())
 	x.timer = time.AfterFunc(time.Hour, x.tick)
 	x.timer.Stop()
-	x.Resize(max(1, opt.Workers))
-	return x
-}
-
-// Resize sets the number of active indexers, at least 1. Surplus ones retire
-// when they have finished the batch at hand.
-func (x *Indexer) Resize(n int) {
+	x.scaler = newScaler(cfg.Scaling, runtime.GOMAXPROCS(0), time.Now())
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.closed {
-		return
-	}
-	x.wanted = max(1, n)
-	for x.workers < x.wanted {
-		x.workers++
-		x.metrics.created.Inc()
-		x.wg.Go(x.work)
-	}
-	x.cond.Broadcast()
+	x.resize()
+	return x
 }
 
 // Close stops the indexers and ends the requests in flight; nothing more is
@@ -565,7 +550,7 @@ func (x *Indexer) Status() Status {
 	s := Status{
 		HoldAll: x.holdAll, BlockedOn: x.blockedOn, InFlight: x.inFlight,
 		RequestsLimit: x.limiter.current(), Indexers: x.workers, Bytes: x.chunks.held.Load(),
-		Throttled: x.limiter.peak > 0,
+		Throttled: x.scaler.throttled(time.Now()),
 	}
 	if x.holdAll != "" {
 		s.HoldAllSince = x.holdSince.UnixMilli()

@@ -23,6 +23,7 @@ func testConfig() Config {
 	return Config{
 		FlushBytes: 64 << 10, FlushDocuments: 1000, FlushInterval: time.Second,
 		Requests: Requests{Min: 1, Max: 8},
+		Scaling:  Scaling{Min: 3, Max: 3},
 		Retry:    Retry{Initial: 100 * time.Millisecond, Max: 5 * time.Second, ItemAttempts: 10},
 	}
 }
@@ -30,7 +31,7 @@ func testConfig() Config {
 func testOptions(s Transport) Options {
 	return Options{
 		Transport: s, Budget: memory.New(64 << 20), RequestTimeout: 20 * time.Second,
-		Workers: 3, MaxShare: 0.05, Log: zerolog.Nop(),
+		MaxShare: 0.05, Log: zerolog.Nop(),
 	}
 }
 

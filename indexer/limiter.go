@@ -196,7 +196,7 @@ func (l *limiter) judge(now time.Time, round measure) {
 	if l.peak > 0 {
 		better = true // it was good before the cuts, and is not refused any more
 	}
-	if t.seen.n < sure(growth) && !(better && l.stride == widest) {
+	if t.seen.n < sure(growth) && (!better || l.stride < widest) {
 		return // in haste one may succeed, not fail
 	}
 	l.trial = nil

@@ -525,7 +525,8 @@ func TestLimiterGrows(t *testing.T) {
 func TestLimiterTrickle(t *testing.T) {
 	trickle := func(at time.Duration) bool { return at >= 100*time.Second && at < 400*time.Second }
 	for seed := range uint64(5) {
-		w := world{bulk: time.Second, fixed: 0.01, noise: 0.2, slower: knee(16), warm: 120, lasts: 440,
+		w := world{
+			bulk: time.Second, fixed: 0.01, noise: 0.2, slower: knee(16), warm: 120, lasts: 440,
 			every: func(at time.Duration) time.Duration {
 				if trickle(at) {
 					return 250 * time.Millisecond
@@ -537,7 +538,8 @@ func TestLimiterTrickle(t *testing.T) {
 					return 1000
 				}
 				return bulkBytes
-			}}
+			},
+		}
 		r := simulate(w, newLimiter(1, 64), seed)
 		first := r.limits[slices.IndexFunc(r.limits, func(l event) bool { return l.at >= 120*time.Second })].n
 		last := r.limits[slices.IndexFunc(r.limits, func(l event) bool { return l.at >= 399*time.Second })].n
@@ -549,8 +551,10 @@ func TestLimiterTrickle(t *testing.T) {
 			t.Errorf("seed %d: rate %.1f before, %.1f after", seed, before, after)
 		}
 	}
-	w := world{bulk: time.Second, noise: 0.2, slower: knee(16), lasts: 200,
-		every: func(time.Duration) time.Duration { return 2 * time.Second }}
+	w := world{
+		bulk: time.Second, noise: 0.2, slower: knee(16), lasts: 200,
+		every: func(time.Duration) time.Duration { return 2 * time.Second },
+	}
 	if _, _, high := simulate(w, newLimiter(1, 64), 0).limit(); high > 2 {
 		t.Errorf("limit %d for one bulk at a time", high)
 	}

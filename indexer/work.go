@@ -46,7 +46,7 @@ func (x *Indexer) next() *batch {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for {
-		if x.closed || x.workers > x.wanted {
+		if x.closed || x.workers > x.scaler.n {
 			x.workers--
 			x.metrics.destroyed.Inc()
 			x.cond.Signal() // what woke this one may concern another
@@ -58,6 +58,13 @@ func (x *Indexer) next() *batch {
 			return b
 		}
 		now := time.Now()
+		if idle := x.scaler.idleAt(); !idle.IsZero() {
+			if !now.Before(idle) {
+				x.observe(now, observation{})
+				continue
+			}
+			x.wakeAt(idle)
+		}
 		switch {
 		case !x.opt.Gate():
 			if len(x.delayed)+len(x.active) > 0 {
@@ -79,6 +86,7 @@ func (x *Indexer) next() *batch {
 				x.inFlight++
 				x.checkRoom()
 				x.metrics.flushes.WithLabelValues(b.reason).Inc()
+				x.observe(now, observation{flush: b.reason})
 			}
 			if b == nil {
 				break

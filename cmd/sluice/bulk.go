@@ -35,12 +35,13 @@ func (s *servers) newBulkWriter() *bulkWriter {
 	b := &bulkWriter{timeout: s.cfg.Elasticsearch.RequestTimeout}
 	cfg := s.cfg.Indexer
 	cfg.FlushInterval = 10 * time.Millisecond // a batch comes whole: there is nothing to wait for
+	cfg.Scaling = indexer.Scaling{}           // one indexer will do
 	b.indexer = indexer.New(cfg, indexer.Options{
 		Transport: s.elastic, Budget: memory.New(limit), RequestTimeout: b.timeout,
-		CompressionLevel: s.cfg.Elasticsearch.CompressionLevel, Workers: 1,
-		Gate:   func() bool { return time.Now().UnixNano() < b.deadline.Load() },
-		Reload: func() { _ = s.elastic.ReloadCredentials() }, // what is wrong shows in trouble
-		Log:    zerolog.Nop(),
+		CompressionLevel: s.cfg.Elasticsearch.CompressionLevel,
+		Gate:             func() bool { return time.Now().UnixNano() < b.deadline.Load() },
+		Reload:           func() { _ = s.elastic.ReloadCredentials() }, // what is wrong shows in trouble
+		Log:              zerolog.Nop(),
 	})
 	b.writer = b.indexer.NewWriter()
 	return b

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"os"
 	"runtime"
 	"runtime/debug"
@@ -134,7 +133,7 @@ func New(cfg *config.Config, o Options) (_ *App, err error) {
 	a.indexer = indexer.New(cfg.Indexer, indexer.Options{
 		Transport: a.link, Budget: a.budget,
 		RequestTimeout: cfg.Elasticsearch.RequestTimeout, CompressionLevel: cfg.Elasticsearch.CompressionLevel,
-		Workers: workers(cfg.Indexer.Scaling), MaxShare: cfg.DeadLetter.MaxShare,
+		MaxShare:  cfg.DeadLetter.MaxShare,
 		HeldBytes: int64(float64(cfg.Memory.HeldShare) * float64(limit)),
 		Gate:      a.mayWrite, Reload: a.reloadElastic, Log: o.Log,
 		// Until it is known who answers, the more careful way.
@@ -173,14 +172,6 @@ func New(cfg *config.Config, o Options) (_ *App, err error) {
 	return a, nil
 }
 
-// workers is how many indexers are active: as many as indexer.scaling allows.
-func workers(s indexer.Scaling) int {
-	if s.Max > 0 {
-		return max(s.Min, s.Max)
-	}
-	return max(1, s.Min, int(math.Ceil(float64(procs.Current())*s.ActiveRatio)))
-}
-
 // Run runs until ctx ends, or until the group is gone for good. Then it drains
 // within shutdown_timeout and closes everything. An orderly end is nil.
 func (a *App) Run(ctx context.Context) error {
@@ -197,7 +188,7 @@ func (a *App) Run(ctx context.Context) error {
 	beside, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		procs.Run(beside, a.cfg.Procs, a.log, func(int) { a.indexer.Resize(workers(a.cfg.Indexer.Scaling)) })
+		procs.Run(beside, a.cfg.Procs, a.log, a.indexer.SetProcs)
 	})
 	wg.Go(func() { a.watchState(beside) })
 	running, fail := context.WithCancelCause(ctx)
