@@ -174,7 +174,11 @@ func (c *conn) SetReadDeadline(t time.Time) error {
 func (c *conn) Write(p []byte) (int, error) {
 	// Without a time on the way, a client that asks again at once would never
 	// let the virtual clock go on.
-	pass(latency)
+	select {
+	case <-time.After(latency):
+	case <-c.closed:
+		return 0, net.ErrClosed
+	}
 	frozen, gone := c.link.thawed()
 	if gone {
 		return 0, errCut

@@ -111,9 +111,12 @@ func run(s *scenario) *world {
 		w.fail("the servers: %v", err)
 		return w
 	}
-	defer w.kafka.Close()
-	defer w.es.Close()
-	defer w.endAll() // whatever happened
+	defer func() {
+		w.endAll() // whatever happened
+		w.es.Close()
+		w.kafka.Close()
+		pass(time.Minute) // for what only has to see that it is over
+	}()
 	ctx, cancel := context.WithTimeout(context.Background(), load+patience+time.Hour)
 	defer cancel()
 
@@ -135,8 +138,10 @@ func run(s *scenario) *world {
 // settled waits until everything is committed.
 func (w *world) settled() bool {
 	deadline := time.Now().Add(patience)
+	ghosts := map[string]int{}
 	for {
 		w.watchCommits()
+		w.evict(ghosts)
 		behind := w.lag()
 		switch {
 		case len(w.problems) > 0:
@@ -150,6 +155,41 @@ func (w *world) settled() bool {
 		pass(time.Second)
 	}
 }
+
+// evict ends the sessions of members that no process is any more, once their
+// time is over: kfake forgets to where the connection broke at a bad moment.
+// seen counts for how many seconds each of them has been there.
+func (w *world) evict(seen map[string]int) {
+	g := w.kafka.GroupInfo(group)
+	if g == nil {
+		return
+	}
+	for _, m := range g.Members {
+		if w.alive(m) {
+			delete(seen, m.MemberID)
+			continue
+		}
+		if seen[m.MemberID]++; seen[m.MemberID] > 2*int(w.s.cfg.session/time.Second) {
+			if err := w.kafka.Evict(context.Background(), group, m.MemberID); err != nil {
+				w.fail("%v", err)
+			}
+		}
+	}
+}
+
+// alive says whether a process is that member of the group. One that holds no
+// partition does not know its id.
+func (w *world) alive(g kfake.GroupMember) bool {
+	for _, m := range w.members {
+		if m != nil && !m.killed && g.ClientID == m.name() {
+			id := m.app.Status().(app.Status).Consumer.Member
+			return id == "" || id == g.MemberID
+		}
+	}
+	return false
+}
+
+func (m *member) name() string { return fmt.Sprintf("member-%d", m.n) }
 
 // pass lets virtual time pass.
 func pass(d time.Duration) { <-time.After(d) }
@@ -308,10 +348,10 @@ func (w *world) join(n int) {
 		return
 	}
 	cfg.Kafka.Brokers = w.kafka.Addresses()
-	cfg.Kafka.ClientID = fmt.Sprintf("member-%d", n)
 	m := &member{
 		n: n, link: newLink(w.kafka.DialContext, w.es.Transport()), metrics: prometheus.NewRegistry(), done: make(chan struct{}),
 	}
+	cfg.Kafka.ClientID = m.name()
 	log := zerolog.New(w.log).Level(zerolog.InfoLevel).Hook(clock{w.start}).With().Int("member", n).Logger()
 	m.app, err = app.New(cfg, app.Options{
 		Log: log, Version: "simulation", Metrics: m.metrics,
