@@ -500,6 +500,18 @@ func (c *Consumer) notOwner(ctx context.Context, topic string, partition int32) 
 	if !c.running.Load() {
 		return e
 	}
+	if c.cfg.GroupProtocol == "consumer" {
+		groups, err := c.adm.DescribeConsumerGroups(ctx, c.cfg.GroupID)
+		if err != nil {
+			return e
+		}
+		for _, m := range groups[c.cfg.GroupID].Members {
+			if m.Assignment.Lookup(topic, partition) {
+				e.Member, e.Host = m.MemberID, strings.TrimPrefix(m.ClientHost, "/")
+			}
+		}
+		return e
+	}
 	groups, err := c.adm.DescribeGroups(ctx, c.cfg.GroupID)
 	if err != nil {
 		return e

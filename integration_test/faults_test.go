@@ -6,7 +6,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -316,6 +319,9 @@ func TestConsumerProtocol(t *testing.T) {
 	kafka.CreateTopic(t, topic, 6)
 	kafka.CreateTopic(t, letters, 1)
 	elasticsearch.CreateIndex(t, index, `{"dynamic":false}`)
+	const token = "a token of this test"
+	tokenFile := filepath.Join(t.TempDir(), "token")
+	must(t, os.WriteFile(tokenFile, []byte(token), 0o600))
 	config := fmt.Sprintf(`
 kafka:
   brokers: [%q]
@@ -327,18 +333,35 @@ elasticsearch: {addresses: [%q]}
 documents: {index: %s}
 indexer: {flush_interval: 200ms}
 dead_letter: {topic: %s}
-`, kafka.address, group, topic, elasticsearch.URL(), index, letters)
+admin: {token_file: %q}
+`, kafka.address, group, topic, elasticsearch.URL(), index, letters, tokenFile)
 	first := startSluice(t, config)
 	producing := startStream(t, kafka, topic)
 	first.AwaitOutcomes(t, time.Minute, 500)
 	second := startSluice(t, config)
 	second.AwaitOutcomes(t, time.Minute, 200)
+	misdirected := 0
 	groups, err := kafka.Admin.DescribeConsumerGroups(t.Context(), group)
 	if err == nil {
 		err = groups.Error()
 	}
 	if err != nil || len(groups[group].Members) != 2 {
 		t.Errorf("the group is %+v, %v: want two members of the consumer protocol", groups[group], err)
+	}
+	// Who does not hold a partition names the member that does.
+	for _, member := range groups[group].Members {
+		for partition := range member.Assignment[topic] {
+			switch status, said := first.trySkip(t, token, topic, partition); {
+			case status != http.StatusMisdirectedRequest:
+			case !strings.Contains(said, member.MemberID):
+				t.Errorf("%s holds partition %d, and the other says: %s", member.MemberID, partition, said)
+			default:
+				misdirected++
+			}
+		}
+	}
+	if misdirected != 3 {
+		t.Errorf("%d of 6 partitions are with the other, says the first", misdirected)
 	}
 	second.End(t, syscall.SIGKILL)
 	await(t, time.Minute, "the first to have all partitions", func() error {
@@ -356,6 +379,22 @@ dead_letter: {topic: %s}
 	if n := len(kafka.ReadAll(t, letters)); n != 0 {
 		t.Errorf("%d dead letters, want none", n)
 	}
+}
+
+// trySkip asks the process to skip the first record of a partition, which blocks
+// nothing, and gives its answer.
+func (s *Sluice) trySkip(t *testing.T, token, topic string, partition int32) (status int, said string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+s.admin+"/v1/skip",
+		strings.NewReader(fmt.Sprintf(`{"topic":%q,"partition":%d,"offset":0}`, topic, partition)))
+	must(t, err)
+	req.Header.Set("Authorization", "Bearer "+token)
+	resp, err := http.DefaultClient.Do(req)
+	must(t, err)
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	must(t, err)
+	return resp.StatusCode, string(text)
 }
 
 // named gives the samples of a name.

@@ -222,9 +222,6 @@ func TestConsumerProtocol(t *testing.T) {
 		}
 		return nil
 	}, first, second)
-	if _, err := w.admin.DescribeConsumerGroups(t.Context(), group); err != nil {
-		t.Error(err)
-	}
 	second.kill()
 	first.awaitHeld(6)
 	stop()
