@@ -500,6 +500,34 @@ func TestV28_OneIndexIsReadOnly(t *testing.T) {
 	}
 }
 
+// V28: what waits for the blocked index fills its share of memory at most; then
+// reading pauses, and goes on when the index is free again.
+func TestV28_HeldShare(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, worldOptions{})
+	w.must(http.MethodPut, "/"+index, `{"settings":{"index.blocks.write":true}}`)
+	w.produceFilled(3000, 8<<10)
+	p := w.begin("{indexer: {flush_bytes: 256KiB}, memory: {limit: 16MiB, held_share: 25%}}")
+	p.awaitHold(index)
+	looks := 0
+	w.await("reading to pause, for a while", func() error {
+		held, paused := p.App.Health().Held, p.sum("sluice_partitions_paused")
+		if paused == 1 && len(held) == 1 && held[0].Bytes > 0 {
+			looks++
+		}
+		if len(held) == 1 && held[0].Bytes > 5<<20 {
+			t.Fatalf("%d bytes wait for the held target, its share is 4 MiB", held[0].Bytes)
+		}
+		if looks < 50 {
+			return fmt.Errorf("%v partitions are paused, held are %+v", paused, held)
+		}
+		return nil
+	}, p)
+	w.must(http.MethodPut, "/"+index+"/_settings", `{"index.blocks.write":null}`)
+	w.awaitDone(p)
+	w.checkFates(p, nil)
+}
+
 // V29: an alias has two indices and no write index, or was deleted: nothing is
 // written to the wrong place and no index of that name is made, the alarm
 // names the alias, and all goes on when it is repaired. Elasticsearch asks

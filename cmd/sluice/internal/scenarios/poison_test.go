@@ -144,8 +144,10 @@ func TestV37_LineBreaks(t *testing.T) {
 		{"CRLF", value("{\r\n\"a\": 1\r\n}"), storedAs(`{"a":1}`), storedAs(`{"a":1}`)},
 		{"CR", value("{\r\"a\":1}"), storedAs(`{"a":1}`), storedAs(`{"a":1}`)},
 		{"newline at the end", value("{\"a\": 1}\n"), storedAs(`{"a": 1}`), storedAs(`{"a": 1}`)},
-		{"an action", value("{\"a\":1,\n\"delete\":{\"_index\":\"events\",\"_id\":\"neighbour-0\"}}"),
-			storedAs(`{"a":1,"delete":{"_index":"events","_id":"neighbour-0"}}`), storedAs(`{"a":1,"delete":{"_index":"events","_id":"neighbour-0"}}`)},
+		{
+			"an action", value("{\"a\":1,\n\"delete\":{\"_index\":\"events\",\"_id\":\"neighbour-0\"}}"),
+			storedAs(`{"a":1,"delete":{"_index":"events","_id":"neighbour-0"}}`), storedAs(`{"a":1,"delete":{"_index":"events","_id":"neighbour-0"}}`),
+		},
 		{"line separators", value("{\"a\":\"x\u2028y\u0085z\"}"), asIs, asIs},
 		{"escaped", value(`{"a":"x\ny"}`), asIs, asIs},
 		{"two objects", value(`{"a":1}{"b":2}`), returned(400, "illegal_argument_exception"), refused("invalid_json")},
@@ -486,4 +488,59 @@ func TestV46_WildTimestamps(t *testing.T) {
 	if got := w.es.Indices(); !slices.Equal(got, slices.Sorted(maps.Keys(want))) {
 		t.Errorf("indices %v, want %v", got, slices.Sorted(maps.Keys(want)))
 	}
+}
+
+// V46: more new time-named indices than the hour has room for wait, with an
+// alarm, while those that exist go on; nothing is lost.
+func TestV46_NewIndicesPerHour(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, worldOptions{partitions: 2})
+	name := func(when time.Time) string { return "events-" + when.UTC().Format("2006-01-02") }
+	w.effect = func(r *kgo.Record) embedded.Effect {
+		return embedded.Effect{Index: name(r.Timestamp), ID: string(r.Key), Version: sequence(r)}
+	}
+	const days, allowed, each = 5, 2, 20
+	now := time.Now()
+	w.must(http.MethodPut, "/"+name(now), "") // exists
+	var all []*kgo.Record
+	for i := range days * each {
+		r := record(fmt.Sprint("k", i), i)
+		r.Timestamp = now.AddDate(0, 0, -(i % days))
+		all = append(all, r)
+	}
+	w.produce(all...)
+	p := w.begin(fmt.Sprintf(`documents: {index: "events-${timestamp:2006-01-02}", time_window: {new_indices_per_hour: %d}}`, allowed))
+	docs := func() (n int) {
+		for day := range days {
+			n += w.es.Count(name(now.AddDate(0, 0, -day)))
+		}
+		return n
+	}
+	w.await("what there is room for", func() error {
+		held := p.App.Health().Held
+		if n := docs(); n != (1+allowed)*each || len(held) != days-1-allowed {
+			return fmt.Errorf("%d documents, held are %+v", n, held)
+		}
+		return nil
+	}, p)
+	for _, h := range p.App.Health().Held {
+		if h.Reason != "new_indices_per_hour" {
+			t.Errorf("%s is held for %s", h.Target, h.Reason)
+		}
+		if slices.Contains(w.es.Indices(), h.Target) {
+			t.Errorf("%s was made all the same", h.Target)
+		}
+		p.App.Release(h.Target)
+	}
+	w.awaitDone(p)
+	for day := range days {
+		want := map[string]versioned{}
+		for _, r := range w.log {
+			if when := now.AddDate(0, 0, -day); name(r.Timestamp) == name(when) {
+				want[string(r.Key)] = versioned{string(r.Value), sequence(r)}
+			}
+		}
+		w.checkVersioned(name(now.AddDate(0, 0, -day)), want)
+	}
+	w.checkLetters(nil)
 }
