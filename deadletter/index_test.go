@@ -2,8 +2,10 @@ package deadletter
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"net/http"
+	"os"
 	"reflect"
 	"strings"
 	"testing"
@@ -280,6 +282,27 @@ func TestIndexPages(t *testing.T) {
 		if err == nil || IsNotLetter(err) {
 			t.Errorf("an index that is not there: %v", err)
 		}
+	}
+}
+
+// The mapping that docs/operations.md gives, for who makes the index by hand, is
+// the one that is used.
+func TestIndexMappingIsDocumented(t *testing.T) {
+	text, err := os.ReadFile("../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(text), "PUT /dead-letters\n")
+	body, _, _ := strings.Cut(rest, "```")
+	type index struct {
+		Mappings any `json:"mappings"`
+	}
+	var documented, used index
+	if err := errors.Join(json.Unmarshal([]byte(body), &documented), json.Unmarshal([]byte(indexBody), &used)); err != nil {
+		t.Fatal(err)
+	}
+	if !reflect.DeepEqual(documented, used) {
+		t.Errorf("documented %v\nused       %v", documented, used)
 	}
 }
 

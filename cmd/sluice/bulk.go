@@ -57,12 +57,15 @@ func (b *bulkWriter) write(ctx context.Context, n int, action func(i int) indexe
 	defer cancel()
 	b.deadline.Store(deadline.UnixNano())
 	src := &endings{all: make([]ending, n), left: n, done: make(chan struct{})}
-	for i := range n {
+	for i := 0; i < n; i++ {
 		a := action(i)
 		a.Source, a.Seq = src, uint64(i)
 		if err := b.writer.Add(ctx, &a); err != nil {
 			if ctx.Err() == nil {
 				return nil, err
+			}
+			for ; i < n; i++ {
+				src.set(ending{}, uint64(i)) // they were not taken
 			}
 			break
 		}

@@ -282,6 +282,7 @@ func (s *site) limitLetters(bytes string) {
 func TestSkipOfAnUndecodableBatch(t *testing.T) {
 	for _, alone := range []bool{false, true} {
 		t.Run(fmt.Sprintf("alone %t", alone), func(t *testing.T) {
+			t.Parallel() // a batch is tried five times, a second apart
 			s := newSite(t, nil, soon, kfake.ListenFn(corruptingListen(5)))
 			for i := range 5 {
 				s.produce(0, fmt.Sprint("k", i), `{"n":1}`)
