@@ -327,7 +327,13 @@ func (a *assignment) writeLetter(seq uint64, letter *deadletter.Letter) {
 		a.block(seq, letter, HaltRejected)
 		return
 	}
+	if mutantLetter {
+		a.settle(outDeadLettered, seq)
+	}
 	a.c.o.DeadLetters.Write(*letter, func(err error) {
+		if mutantLetter {
+			return
+		}
 		switch {
 		case err == nil:
 			a.settle(outDeadLettered, seq)
@@ -464,6 +470,9 @@ func (a *assignment) committable(all bool) (at kgo.EpochOffset, ok bool) {
 		return at, false
 	}
 	offset, ok := a.tracker.Committable()
+	if mutantEarly {
+		offset, ok = a.tracker.Position()
+	}
 	if !ok || offset < a.committed || offset == a.committed && !all {
 		return at, false
 	}

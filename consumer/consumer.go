@@ -512,6 +512,9 @@ func (c *Consumer) release(as []*assignment, timeout time.Duration, commit bool)
 	if commit {
 		c.commit(as, true)
 	}
+	if mutantLate && commit {
+		return
+	}
 	left := 0
 	for _, a := range as {
 		left += a.forget()
@@ -555,7 +558,7 @@ func (c *Consumer) shutdown(cause error) {
 	if as := c.holdings(); len(as) > 0 {
 		ours := !errors.Is(cause, ErrFenced)
 		timeout := c.o.ShutdownTimeout
-		if !ours {
+		if !ours || mutantStop {
 			timeout = 0
 		}
 		c.release(as, timeout, ours)

@@ -72,7 +72,7 @@ func (p *pauses) remove(as ...*assignment) {
 			resume[a.l.topic] = append(resume[a.l.topic], a.id)
 		}
 	}
-	if len(resume) > 0 {
+	if len(resume) > 0 && !mutantPause {
 		p.client.ResumeFetchPartitions(resume)
 	}
 }

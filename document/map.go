@@ -102,6 +102,9 @@ func (r *Rules) action(rec *kgo.Record, generation int, out *Result) *problem {
 	a.RequireAlias = r.alias
 	if null {
 		a.Op = bulk.Delete
+		if mutantDelete {
+			a.Version, a.VersionType = 0, bulk.Internal
+		}
 		if r.tomb {
 			r.tombstone(rec, out)
 		}

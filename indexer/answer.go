@@ -39,12 +39,18 @@ func (w *worker) process(b *batch) (goOn bool) {
 	b.inHand = false
 	b.attempts++
 	res := &b.result
+	if mutantCut && res.status == 200 {
+		res.err = nil
+	}
 	v := judgeRequest(res.err, res.status, b.answer)
 	var failures []failure
 	if v.kind == requestAnswered {
 		_, err := bulk.Decode(b.answer, len(b.sent), func(i int, it bulk.Item) {
 			failures = append(failures, failure{i, it})
 		})
+		if mutantItems || mutantCut && err != nil {
+			failures, err = nil, nil
+		}
 		if err != nil {
 			v = requestVerdict{kind: requestUnknown, status: res.status, errorType: "unusable_answer", reason: err.Error()}
 		}
@@ -85,6 +91,10 @@ func (w *worker) process(b *batch) (goOn bool) {
 		b.resend = true
 		goOn = len(b.parts) > 0
 	case v.kind == requestUnknown:
+		if mutantFlush {
+			b.parts = nil
+			break
+		}
 		goOn = w.noAnswer(now, b, v)
 	case v.kind == requestThrottled:
 		x.sendAgain(now, b, res.retryAfter)

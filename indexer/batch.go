@@ -311,6 +311,9 @@ func (x *Indexer) copyOut(c *chunk, e entry, wire, meta []byte) *waiting {
 		entry: e, target: c.target, born: c.born,
 		wire: slices.Clone(wire), meta: slices.Clone(meta),
 	}
+	if mutantBuffer {
+		w.wire = wire
+	}
 	x.chunks.move(c, w)
 	return w
 }

@@ -230,6 +230,9 @@ func (b *batch) split() {
 	p := b.parts[len(b.parts)-1]
 	mid := p.from + (p.to-p.from)/2
 	b.parts = append(b.parts[:len(b.parts)-1], part{mid, p.to}, part{p.from, mid})
+	if mutantHalf {
+		b.parts = b.parts[:len(b.parts)-1]
+	}
 	b.resend = true
 }
 

@@ -176,7 +176,7 @@ func (t *target) empty() bool {
 
 // closed returns the queue of an entry's id if the id is closed.
 func (t *target) closed(e *entry) *idQueue {
-	if !e.ordered || len(t.queues) == 0 {
+	if !e.ordered || len(t.queues) == 0 || mutantOrder {
 		return nil
 	}
 	return t.queues[e.hash]

@@ -172,6 +172,8 @@ func judgeItem(it *bulk.Item, a tried, attempts int) itemVerdict {
 	switch errorType := string(it.Type); {
 	case errorType == "version_conflict_engine_exception":
 		return judgeConflict(it, a)
+	case mutantThrottled && isThrottle(errorType):
+		return itemVerdict{kind: itemDone, outcome: Indexed}
 	case isThrottle(errorType):
 		return itemVerdict{kind: itemThrottled}
 	case errorType == "security_exception":
@@ -239,7 +241,7 @@ func judgeConflict(it *bulk.Item, a tried) itemVerdict {
 // try is for causes that pass by themselves, such as a mapping that was just
 // being changed.
 func judgeRefused(a tried) itemVerdict {
-	if a.refused == 0 {
+	if a.refused == 0 && !mutantSecond {
 		return itemVerdict{kind: itemSecondTry}
 	}
 	return itemVerdict{kind: itemReject}

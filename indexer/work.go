@@ -66,7 +66,7 @@ func (x *Indexer) next() *batch {
 			x.wakeAt(idle)
 		}
 		switch {
-		case !x.opt.Gate():
+		case !x.opt.Gate() && !mutantGate:
 			if len(x.delayed)+len(x.active) > 0 {
 				x.wakeAt(now.Add(gatePoll))
 			}

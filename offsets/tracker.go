@@ -13,6 +13,7 @@ package offsets
 
 import (
 	"fmt"
+	"slices"
 	"sort"
 )
 
@@ -108,6 +109,9 @@ func (t *Tracker) Settle(seqs []uint64, handled bool) (nHandled, nAbandoned int,
 		}
 	}
 	t.outstanding -= nHandled + nAbandoned
+	if mutantHighest && handled {
+		t.head = max(t.head, slices.Max(seqs)+1)
+	}
 	mask := uint64(len(t.states) - 1)
 	for t.head < t.tail && t.states[t.head&mask] == 0 {
 		t.head++
@@ -143,6 +147,9 @@ func (t *Tracker) Undeliver(seq uint64) int {
 
 // Advance moves Position up to position: what lies between holds no record.
 func (t *Tracker) Advance(position int64) {
+	if mutantHole && t.started {
+		return
+	}
 	if !t.started || position > t.position {
 		t.position, t.started = position, true
 	}

@@ -1,0 +1,18 @@
+//go:build !mutants
+
+package consumer
+
+// Planted bugs, all of them off: a build with the tag mutants switches one of
+// them on, to see whether the tests find it (docs/testing.md).
+const (
+	// A partition that is revoked goes on: late outcomes of it are committed.
+	mutantLate = false
+	// A dead letter counts before the brokers have acknowledged it.
+	mutantLetter = false
+	// A partition that was paused when it was revoked stays paused.
+	mutantPause = false
+	// The end does not wait for what is under way.
+	mutantStop = false
+	// What was handed to the indexer is committed, whatever becomes of it.
+	mutantEarly = false
+)

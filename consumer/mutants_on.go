@@ -1,0 +1,16 @@
+//go:build mutants
+
+package consumer
+
+import "os"
+
+// Planted bugs: the variable SLUICE_MUTANT names the one that is on.
+var (
+	mutantLate   = planted("late-outcome-commits")
+	mutantLetter = planted("letter-not-awaited")
+	mutantPause  = planted("pause-kept")
+	mutantStop   = planted("stop-skips-last-batch")
+	mutantEarly  = planted("commit-before-flush")
+)
+
+func planted(name string) bool { return os.Getenv("SLUICE_MUTANT") == name }

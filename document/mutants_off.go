@@ -1,0 +1,10 @@
+//go:build !mutants
+
+package document
+
+// Planted bugs, all of them off: a build with the tag mutants switches one of
+// them on, to see whether the tests find it (docs/testing.md).
+const (
+	// Deletes carry no version.
+	mutantDelete = false
+)
