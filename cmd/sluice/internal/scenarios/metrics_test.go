@@ -170,7 +170,6 @@ func TestV53_DeadLettersCanBeFound(t *testing.T) {
 	eachValidate(t, func(t *testing.T, strict bool, validate change) {
 		w := newWorld(t, worldOptions{partitions: 3})
 		w.mapping(`{"properties":{"n":{"type":"long"}}}`)
-		const secret = "s3cret"
 		fates := map[*kgo.Record]fate{}
 		all := records(200)
 		for i := range 20 {
@@ -193,12 +192,8 @@ func TestV53_DeadLettersCanBeFound(t *testing.T) {
 		}
 		p := w.begin("", validate)
 		w.runFates(p, fates, all...)
-		log := p.log.String()
-		if strings.Contains(log, secret) {
-			t.Error("content of a record stands in the log")
-		}
 		found := map[string]string{}
-		for line := range strings.Lines(log) {
+		for line := range strings.Lines(p.log.String()) {
 			var l struct {
 				Message, Topic, Type string
 				Partition            int32

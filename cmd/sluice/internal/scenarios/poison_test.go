@@ -356,7 +356,6 @@ func TestV42_MetadataNames(t *testing.T) {
 // V43: a document that does not fit the mapping becomes a dead letter with all
 // that the record had, and says which field to mend without quoting its value.
 func TestV43_MappingConflict(t *testing.T) {
-	const secret = "s3cret-value"
 	headers := []kgo.RecordHeader{{Key: "trace", Value: []byte{0, 255}}, {Key: "trace", Value: nil}, {Key: "sluice.topic", Value: []byte("mine")}, {Key: "", Value: []byte{}}}
 	with := func(v string) *kgo.Record { return &kgo.Record{Value: []byte(v), Headers: headers} }
 	conflict := func(reason string) fate { return returned(400, parsing).because(reason) }
