@@ -130,23 +130,13 @@ func (m *Mapper) match(topic string) *Rules {
 	return m.base
 }
 
-// SharesIDs returns those of topics, topic itself left out, that write to the
-// same index as topic and whose records may have the same ids: the topics
-// above whose generations a new topic's first generation must stand. With
-// disjoint_keys there are none.
-func (m *Mapper) SharesIDs(topic string, topics []string) []string {
+// SharedIndex returns the index (its name or template, as configured) to which
+// a topic writes with ids that records of another topic may have: a new topic's
+// first generation must stand above those of all topics that ever wrote there.
+// False: its ids are its own, by their making or by disjoint_keys.
+func (m *Mapper) SharedIndex(topic string) (index string, shared bool) {
 	r := m.match(topic)
-	if !r.sharesIDs() || r.disjoint {
-		return nil
-	}
-	var others []string
-	for _, t := range topics {
-		o := m.match(t)
-		if t != topic && o.sharesIDs() && !o.disjoint && o.indexText == r.indexText {
-			others = append(others, t)
-		}
-	}
-	return others
+	return r.indexText, r.sharesIDs() && !r.disjoint
 }
 
 // checkSharing refuses several topics with ids that may be equal in one index,

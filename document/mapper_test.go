@@ -304,17 +304,18 @@ func TestSeveralTopicsInOneIndex(t *testing.T) {
 	}
 }
 
-func TestSharesIDs(t *testing.T) {
-	key, position := Config{Index: "e", ID: "key", DisjointKeys: true}, Config{Index: "e", ID: "position"}
-	shared := Config{Index: "s-${header:h}"}
-	m, err := New(shared, []Override{{[]string{"a", "b"}, key}, {[]string{"c"}, position}}, nil, false)
+func TestSharedIndex(t *testing.T) {
+	disjoint, position := Config{Index: "e", ID: "key", DisjointKeys: true}, Config{Index: "e", ID: "position"}
+	m, err := New(Config{Index: "s-${header:h}"}, []Override{
+		{[]string{"a"}, disjoint}, {[]string{"b"}, position}, {[]string{"c"}, Config{Index: "c-${topic}"}},
+	}, nil, false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	topics := []string{"a", "b", "c", "d", "e", "f"}
-	for topic, want := range map[string]string{"a": "", "c": "", "d": "e f", "e": "d f"} {
-		if got := strings.Join(m.SharesIDs(topic, topics), " "); got != want {
-			t.Errorf("%s: %q, want %q", topic, got, want)
+	for topic, want := range map[string]string{"a": "", "b": "", "c": "", "d": "s-${header:h}"} {
+		got, shared := m.SharedIndex(topic)
+		if shared != (want != "") || shared && got != want {
+			t.Errorf("%s: %q, %v, want %q", topic, got, shared, want)
 		}
 	}
 }

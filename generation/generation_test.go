@@ -565,6 +565,34 @@ func TestEnsureRace(t *testing.T) {
 	}
 }
 
+func TestJoin(t *testing.T) {
+	ctx := context.Background()
+	s := newStore()
+	join := func(index, topic string, want ...string) {
+		t.Helper()
+		others, err := Join(ctx, s, index, topic)
+		if err != nil || !slices.Equal(others, want) {
+			t.Errorf("%s writes to %s: others are %v, %v, want %v", topic, index, others, err, want)
+		}
+	}
+	join("i", "a")
+	join("i", "a")
+	join("i", "b", "a")
+	join("j", "b")
+	s.beforeCreate = func() { join("k", "quick") }
+	join("k", "slow", "quick")
+	join("i", "a", "b")
+	writes := s.next
+	join("i", "b", "a")
+	if s.next != writes {
+		t.Error("a topic that is known was recorded again")
+	}
+	s.docs["index:l"] = json.RawMessage(`{"format":2,"topics":["a"]}`)
+	if _, err := Join(ctx, s, "l", "b"); err == nil || !strings.Contains(err.Error(), "update Sluice") {
+		t.Errorf("a later format: %v", err)
+	}
+}
+
 func TestApply(t *testing.T) {
 	ctx := context.Background()
 	s := newStore()

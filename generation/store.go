@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // Store keeps control documents: JSON objects by id, read in real time and
@@ -109,6 +110,50 @@ func Ensure(ctx context.Context, s Store, t Topic, others ...string) (List, erro
 		}
 	}
 	return nil, fmt.Errorf("generation: topic %s: its control document comes and goes: is something else writing to it?", t.Name)
+}
+
+// writers is the control document `index:<index>`: every topic that has ever
+// written to an index with ids that other topics' records may have.
+type writers struct {
+	Format int      `json:"format"`
+	Index  string   `json:"index"`
+	Topics []string `json:"topics"`
+}
+
+// Join notes that a topic writes to an index, given as its name or template,
+// with ids that other topics' records may have, and returns the other topics
+// that do or ever did: a topic that replaces another one must be above it
+// although nothing reads the old one any more.
+func Join(ctx context.Context, s Store, index, topic string) (others []string, err error) {
+	id := "index:" + index
+	for range attempts {
+		doc := writers{Format: Format, Index: index}
+		seqNo, primaryTerm, err := s.Get(ctx, id, &doc)
+		absent := isNotFound(err)
+		switch {
+		case err != nil && !absent:
+			return nil, fmt.Errorf("generation: topic %s: reading who writes to index %s: %w", topic, index, err)
+		case doc.Format > Format:
+			return nil, fmt.Errorf("generation: topic %s: control document %s has format %d, this program knows %d: update Sluice", topic, id, doc.Format, Format)
+		}
+		others = slices.DeleteFunc(slices.Clone(doc.Topics), func(t string) bool { return t == topic })
+		if len(others) < len(doc.Topics) {
+			return others, nil // it is there already
+		}
+		doc.Topics = append(doc.Topics, topic)
+		if absent {
+			err = s.Create(ctx, id, doc)
+		} else {
+			err = s.Update(ctx, id, doc, seqNo, primaryTerm)
+		}
+		if err == nil {
+			return others, nil
+		}
+		if !isConflict(err) { // else another replica was faster
+			return nil, fmt.Errorf("generation: topic %s: recording that it writes to index %s: %w", topic, index, err)
+		}
+	}
+	return nil, fmt.Errorf("generation: topic %s: control document %s comes and goes: is something else writing to it?", topic, id)
 }
 
 // Apply raises a topic's generation as p says and records the result by

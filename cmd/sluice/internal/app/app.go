@@ -142,7 +142,7 @@ func New(cfg *config.Config, o Options) (_ *App, err error) {
 	options := consumer.Options{
 		Rules:  func(topic string) consumer.Rules { return a.mapper.Rules(topic) },
 		Writer: a.indexer.NewWriter(), Sink: a.indexer, Budget: a.budget,
-		Generations: &generations{control: a.control, mapper: a.mapper, topics: cfg.Kafka.Topics},
+		Generations: &generations{control: a.control, mapper: a.mapper},
 		MaxRecord:   maxRecord, ShutdownTimeout: cfg.ShutdownTimeout, Log: o.Log, Kafka: o.Kafka,
 	}
 	a.letters, err = NewLetters(cfg, Rooms{Kafka: kafka, Elastic: a.elastic, Budget: a.budget, Version: o.Version, Log: o.Log})
@@ -300,7 +300,6 @@ func (a *App) register(c *consumer.Consumer, version string) error {
 type generations struct {
 	control *elastic.Control
 	mapper  *document.Mapper
-	topics  []string // kafka.topics
 	opened  atomic.Bool
 }
 
@@ -312,5 +311,12 @@ func (g *generations) Ensure(ctx context.Context, t generation.Topic) (generatio
 		}
 		g.opened.Store(true)
 	}
-	return generation.Ensure(ctx, g.control, t, g.mapper.SharesIDs(t.Name, g.topics)...)
+	var others []string
+	if index, shared := g.mapper.SharedIndex(t.Name); shared {
+		var err error
+		if others, err = generation.Join(ctx, g.control, index, t.Name); err != nil {
+			return nil, err
+		}
+	}
+	return generation.Ensure(ctx, g.control, t, others...)
 }

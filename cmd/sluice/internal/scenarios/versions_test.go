@@ -533,3 +533,38 @@ func (w *world) raiseOrRewind(tell func(string, ...any)) {
 	}
 	w.t.Fatal(errors.New("generation raise: refused after a rewind to the start"))
 }
+
+// A topic that replaces another one of the same ids begins above it, although
+// the old one is in no configuration any more: its records win, at whatever
+// offsets.
+func TestVersions_TopicReplacesAnother(t *testing.T) {
+	t.Parallel()
+	const next = "events2"
+	w := newWorld(t, worldOptions{topics: map[string]int32{next: 1}})
+	w.produce(records(100)...)
+	w.run("")
+	// At offset 5 of 200 stands what the old topic had at offset 99: by its
+	// offset alone it would pass for stale.
+	for i := range 200 {
+		r := record(fmt.Sprintf("new%d", i), i)
+		if i == 5 {
+			r = record("k99", 2)
+		}
+		r.Topic = next
+		w.produce(r)
+	}
+	p := w.start("kafka: {topics: [events2], group_id: next}")
+	w.await("all of it", func() error {
+		if s, ok := p.partition(next, 0); !ok || s.Committed != 200 {
+			return fmt.Errorf("%+v", s)
+		}
+		return nil
+	}, p)
+	w.checkFold()
+	if n := w.generations(next).Highest(); n != 2 {
+		t.Errorf("its first generation is %d, want the one above the other's", n)
+	}
+	if n := p.outcomes("stale"); n != 0 {
+		t.Errorf("%d records are stale", n)
+	}
+}
