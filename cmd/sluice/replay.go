@@ -128,6 +128,9 @@ type replayTopic struct {
 	// retention is how long deletes are kept in a compacted topic; below 0: it
 	// is not compacted.
 	retention time.Duration
+	// heirs are the generations of other topics that write to the same
+	// documents: a topic that took this one's place.
+	heirs map[string]generation.List
 
 	// newest holds, by target and id, the newest of the selected letters.
 	newest map[string]*candidate
@@ -247,6 +250,18 @@ func (r *replay) topic(ctx context.Context, name string) (*replayTopic, error) {
 	if t.rules.NeedsGeneration() {
 		if t.list, err = r.generations(ctx, name); err != nil {
 			return nil, err
+		}
+	}
+	if index, shared := r.mapper.SharedIndex(name); shared && len(t.list) > 0 {
+		others, err := generation.Join(ctx, r.control, index, name) // it has joined when it was consumed
+		if err != nil {
+			return nil, err
+		}
+		t.heirs = map[string]generation.List{}
+		for _, other := range others {
+			if t.heirs[other], err = r.generations(ctx, other); err != nil {
+				return nil, err
+			}
 		}
 	}
 	return t, nil
@@ -385,6 +400,11 @@ func (t *replayTopic) plan(l *deadletter.Letter, now time.Time) (unproven string
 			for p := range t.ends {
 				reach(p, e.Start[p], e.Start[p])
 			}
+		}
+	}
+	for _, other := range slices.Sorted(maps.Keys(t.heirs)) {
+		if t.heirs[other].Highest() > l.Generation {
+			unproven = cmp.Or(unproven, fmt.Sprintf("the topic %s has written to the same index since", other))
 		}
 	}
 	// When the record was written counts, not when it was refused: its delete

@@ -273,6 +273,26 @@ func TestReplayOfARecreatedTopic(t *testing.T) {
 	s.holds("b", "", 0)
 }
 
+// Another topic may have taken the place of the letter's, with generations above
+// its own.
+func TestReplayOfAReplacedTopic(t *testing.T) {
+	s := newSite(t, nil, "")
+	s.letter(s.produce(0, "a", `{"n":1}`), 1)
+	others := []string{}
+	for _, topic := range []string{"events", "later"} {
+		var err error
+		if others, err = generation.Join(t.Context(), s.servers.control, "events", topic); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := generation.Ensure(t.Context(), s.servers.control, generation.Topic{Name: "later", ID: "x", Partitions: 1}, others...); err != nil {
+		t.Fatal(err)
+	}
+	s.replay(1, "the topic later has written to the same index since: --force", "--set", "kafka.topics=[later]")
+	s.replay(0, "1 written", "--set", "kafka.topics=[later]", "--force")
+	s.holds("a", `{"n":1}`, sequence(t, 1, 0))
+}
+
 // Compaction may have removed a delete that came after an old record.
 func TestReplayFromACompactedTopic(t *testing.T) {
 	s := newSite(t, map[string]string{"cleanup.policy": "compact", "delete.retention.ms": "60000"}, "")
