@@ -535,7 +535,7 @@ func TestDropMakesRoom(t *testing.T) {
 			gone := newRecorder(t)
 			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 			defer cancel()
-			for seq := uint64(0); w.Add(ctx, index(gone, seq, "a", fmt.Sprint(seq), strings.Repeat("x", 4<<10))) == nil; seq++ {
+			for seq := uint64(0); seq < 1000 && w.Add(ctx, index(gone, seq, "a", fmt.Sprint(seq), strings.Repeat("x", 4<<10))) == nil; seq++ {
 			}
 			x.Drop(gone)
 			ctx, cancel = context.WithTimeout(context.Background(), time.Minute)
