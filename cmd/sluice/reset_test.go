@@ -1,0 +1,59 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestReset(t *testing.T) {
+	p := newPlace(t)
+	p.commit(t, 2, 4)
+	run := func(args ...string) (int, string) {
+		t.Helper()
+		code, out, errs := sluice(t, append([]string{"reset", "-c", p.config, "--topic", "events"}, args...)...)
+		return code, out + errs
+	}
+	for _, c := range []struct {
+		to   string
+		want int64
+	}{{"earliest", 0}, {"latest", 3}, {"1", 1}, {"99", 3}, {"2000-01-01T00:00:00Z", 0}, {"0s", 3}} {
+		if code, text := run("--to", c.to); code != 0 {
+			t.Fatalf("--to %s: %d: %s", c.to, code, text)
+		}
+		at, metadata := p.committed(t)
+		if at != c.want || !strings.Contains(metadata, `"g":4`) {
+			t.Errorf("--to %s: committed %d %s, want %d and the metadata as it was", c.to, at, metadata, c.want)
+		}
+	}
+	p.commit(t, 2, 4)
+	if code, text := run("--to", "earliest", "--dry-run"); code != 0 || !strings.Contains(text, "nothing was changed") {
+		t.Errorf("dry run: %d: %s", code, text)
+	}
+	if code, _ := run("--to", "earliest", "--partition", "1"); code != 0 {
+		t.Errorf("partition 1: %d", code)
+	}
+	if at, _ := p.committed(t); at != 2 {
+		t.Errorf("partition 0 moved to %d", at)
+	}
+	for _, bad := range [][]string{{"--to", "yesterday"}, {"--to", "-3"}, {"--to", "earliest", "--partition", "7"}} {
+		if code, text := run(bad...); code != exitUsage {
+			t.Errorf("%v: %d: %s", bad, code, text)
+		}
+	}
+	if code, _ := run("--topic", "nope", "--to", "earliest"); code != exitFailed {
+		t.Errorf("a topic that does not exist: %d", code)
+	}
+	p.join(t)
+	if code, text := run("--to", "earliest"); code != exitTryLater || !strings.Contains(text, "stop all members") {
+		t.Errorf("with a member: %d: %s", code, text)
+	}
+}
+
+func TestParseReset(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 0, 0, 0, time.UTC)
+	got, err := parseReset("90m", now)
+	if err != nil || !got.since.Equal(now.Add(-90*time.Minute)) {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
