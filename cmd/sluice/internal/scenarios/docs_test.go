@@ -30,22 +30,25 @@ func TestDocumentationNamesRealTests(t *testing.T) {
 			t.Fatalf("%s stands where %s should", number, want)
 		}
 		next++
-		named, file := tests.FindAllStringSubmatch(cells[3], -1), link.FindStringSubmatch(cells[4])
-		if strings.HasPrefix(strings.TrimSpace(cells[3]), "later") && file == nil {
+		named, files := tests.FindAllStringSubmatch(cells[3], -1), link.FindAllStringSubmatch(cells[4], -1)
+		if strings.HasPrefix(strings.TrimSpace(cells[3]), "later") && files == nil {
 			continue
 		}
-		if len(named) == 0 || file == nil {
+		if len(named) == 0 || len(files) == 0 {
 			t.Errorf("%s has no test, or no file", number)
 			continue
 		}
-		source, err := os.ReadFile(path.Join(docs, file[1]))
-		if err != nil {
-			t.Errorf("%s: %v", number, err)
-			continue
+		var source []byte
+		for _, file := range files {
+			text, err := os.ReadFile(path.Join(docs, file[1]))
+			if err != nil {
+				t.Errorf("%s: %v", number, err)
+			}
+			source = append(source, text...)
 		}
 		for _, name := range named {
 			if !strings.Contains(string(source), "\nfunc "+name[1]+"(t *testing.T) {\n") {
-				t.Errorf("%s: there is no %s in %s", number, name[1], file[1])
+				t.Errorf("%s: there is no %s in %s", number, name[1], cells[4])
 			}
 			if !strings.HasPrefix(name[1], "Test"+number+"_") {
 				t.Errorf("%s names %s", number, name[1])
