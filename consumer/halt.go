@@ -54,6 +54,7 @@ func (c *Consumer) halt(a *assignment, h *Halt) {
 	a.dropQueue()
 	a.l.mu.Unlock()
 	c.pauses.set(pauseHalted, a)
+	c.pauses.clear(pauseFull, a) // the dispatcher, which ends it, sees no queue any more
 	c.checkMemory()
 	c.log.Error().Str("topic", a.l.topic).Int32("partition", a.id).Int64("offset", h.Offset).
 		Str("kind", h.Kind).Str("type", h.Type).Str("target", h.Target).Msg("partition halted: it waits for an operator")
