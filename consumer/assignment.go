@@ -23,6 +23,9 @@ type batch struct {
 	recs  []*kgo.Record
 	bytes int64 // of the budget
 	data  int   // recs without the control records
+	// passed, where it is set, is the end of a batch that an operator has
+	// discarded; there are no recs then.
+	passed int64
 }
 
 // assignment is one source partition for as long as it is held: from the
@@ -94,10 +97,9 @@ type blocker struct {
 func (a *assignment) enqueue(recs []*kgo.Record) (full bool, err error) {
 	a.l.mu.Lock()
 	defer a.l.mu.Unlock()
-	if a.halt != nil && a.halt.Kind == HaltUndecodable {
+	if a.halt != nil && a.halt.Kind == HaltUndecodable && recs[len(recs)-1].Offset >= a.halt.Offset {
 		// It was the network: what could not be read can.
 		a.halt = nil
-		a.stopped.Store(false)
 	}
 	if a.over || a.stopped.Load() {
 		// They were on their way before the pause; they are fetched again.
@@ -185,6 +187,9 @@ func (a *assignment) take() (b batch, first uint64, more, low, ok bool) {
 	a.queued -= b.data
 	a.bytes -= b.bytes
 	first = a.tracker.Next()
+	if b.passed > 0 {
+		a.tracker.Advance(b.passed)
+	}
 	for _, r := range b.recs {
 		if r.Attrs.IsControl() {
 			a.tracker.Advance(r.Offset + 1)

@@ -6,21 +6,28 @@ import (
 	"encoding/binary"
 	"io"
 	"net"
+	"sync/atomic"
 )
 
 // corruptor flips a byte of each batch that begins at an offset, on its way
 // from the broker: the batch's checksum no longer fits.
-type corruptor int64
-
-func (c corruptor) dial(ctx context.Context, network, address string) (net.Conn, error) {
-	conn, err := new(net.Dialer).DialContext(ctx, network, address)
-	return &corruptConn{Conn: conn, from: int64(c)}, err
+type corruptor struct {
+	at     int64
+	mended atomic.Bool
 }
+
+func (c *corruptor) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	conn, err := new(net.Dialer).DialContext(ctx, network, address)
+	return &corruptConn{Conn: conn, by: c}, err
+}
+
+// mend ends it.
+func (c *corruptor) mend() { c.mended.Store(true) }
 
 type corruptConn struct {
 	net.Conn
-	from int64
-	buf  []byte // of the frame that is being read
+	by  *corruptor
+	buf []byte // of the frame that is being read
 }
 
 // Read hands out whole frames only, so that a batch is seen in one piece.
@@ -43,8 +50,11 @@ func (c *corruptConn) Read(p []byte) (int, error) {
 }
 
 func (c *corruptConn) corrupt() {
+	if c.by.mended.Load() {
+		return
+	}
 	var offset [8]byte
-	binary.BigEndian.PutUint64(offset[:], uint64(c.from))
+	binary.BigEndian.PutUint64(offset[:], uint64(c.by.at))
 	for i := 0; i+61 < len(c.buf); i++ {
 		// A record batch: first offset, length, leader epoch, magic 2.
 		if c.buf[i+16] != 2 || !bytes.Equal(c.buf[i:i+8], offset[:]) {

@@ -42,19 +42,24 @@ func (e *logReset) Error() string {
 }
 
 // halt stops a partition, once: it takes no more, its queue is dropped, what
-// is in flight goes on.
+// is in flight goes on. A batch that cannot be decoded stops fetching only: what
+// was fetched before it goes on, and may halt the partition for another reason.
 func (c *Consumer) halt(a *assignment, h *Halt) {
 	a.l.mu.Lock()
-	if a.over || a.halt != nil {
+	if a.over || a.halt != nil && (a.halt.Kind != HaltUndecodable || h.Kind == HaltUndecodable) {
 		a.l.mu.Unlock()
 		return
 	}
 	a.halt = h
-	a.stopped.Store(true)
-	a.dropQueue()
+	if h.Kind != HaltUndecodable {
+		a.stopped.Store(true)
+		a.dropQueue()
+	}
 	a.l.mu.Unlock()
 	c.pauses.set(pauseHalted, a)
-	c.pauses.clear(pauseFull, a) // the dispatcher, which ends it, sees no queue any more
+	if h.Kind != HaltUndecodable {
+		c.pauses.clear(pauseFull, a) // the dispatcher, which ends it, sees no queue any more
+	}
 	c.checkMemory()
 	c.log.Error().Str("topic", a.l.topic).Int32("partition", a.id).Int64("offset", h.Offset).
 		Str("kind", h.Kind).Str("type", h.Type).Str("target", h.Target).Msg("partition halted: it waits for an operator")
@@ -75,7 +80,7 @@ func (c *Consumer) haltTopic(t *topic, h *Halt) {
 
 // resume lets a halted partition go on from its position. It runs in the poll
 // loop, with turn held.
-func (c *Consumer) resume(a *assignment, skipTo int64) {
+func (c *Consumer) resume(a *assignment) {
 	a.l.mu.Lock()
 	if a.over || a.halt == nil {
 		a.l.mu.Unlock()
@@ -85,10 +90,6 @@ func (c *Consumer) resume(a *assignment, skipTo int64) {
 	// The dispatcher may not have let go of the batch in which it halted.
 	<-c.dispatcher.flush()
 	a.l.mu.Lock()
-	if skipTo >= 0 {
-		a.tracker.Advance(skipTo)
-		a.forgetFetched()
-	}
 	at := kgo.EpochOffset{Epoch: -1, Offset: a.fetched}
 	a.halt = nil
 	a.fetchErrors = 0
@@ -389,7 +390,7 @@ func (c *Consumer) unblocked(a *assignment, kind string) {
 			if !free || kind == HaltForeign && c.foreignBlockers(a.topic) {
 				continue
 			}
-			c.resume(x, -1)
+			c.resume(x)
 		}
 	})
 }
@@ -419,24 +420,43 @@ func (c *Consumer) skipBatch(ctx context.Context, a *assignment, offset int64) e
 	if err != nil {
 		return err
 	}
-	done := make(chan bool, 1)
+	done := make(chan error, 1)
 	c.do(func() {
-		ours := c.holding(tp{a.l.topic, a.id}) == a
-		if ours {
+		switch h, ok := a.pass(offset, next); {
+		case c.holding(tp{a.l.topic, a.id}) != a:
+			done <- &NotOwnerError{Topic: a.l.topic, Partition: a.id}
+		case !ok:
+			done <- &NotBlockedError{a.l.topic, a.id, offset, h}
+		default:
 			c.log.Error().Str("topic", a.l.topic).Int32("partition", a.id).Int64("from", offset).Int64("to", next-1).Msg("batch discarded by an operator")
-			c.resume(a, next)
+			c.cl.SetOffsets(map[string]map[int32]kgo.EpochOffset{a.l.topic: {a.id: {Epoch: -1, Offset: next}}})
+			c.pauses.clear(pauseHalted|pauseRetry, a)
+			c.dispatcher.ready(a)
+			done <- nil
 		}
-		done <- ours
 	})
 	select {
-	case ours := <-done:
-		if !ours {
-			return &NotOwnerError{Topic: a.l.topic, Partition: a.id}
-		}
-		return nil
+	case err := <-done:
+		return err
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
+}
+
+// pass lets the partition go on at next, after the batch at offset on which it
+// halted and behind what its queue holds. ok is false where it did not halt
+// there, or not any more.
+func (a *assignment) pass(offset, next int64) (h *Halt, ok bool) {
+	a.l.mu.Lock()
+	defer a.l.mu.Unlock()
+	if h = a.halt; a.over || h == nil || h.Kind != HaltUndecodable || h.Offset != offset {
+		return h, false
+	}
+	a.halt = nil
+	a.fetchErrors, a.retryFetch = 0, time.Time{}
+	a.queue = append(a.queue, batch{passed: next})
+	a.fetched = next
+	return nil, true
 }
 
 // batchEnd reads the header of the batch at offset and returns the offset

@@ -465,7 +465,7 @@ func TestUndecodableBatch(t *testing.T) {
 		w.kafka.KeepControl()
 		return nil, nil, false
 	})
-	corrupt := corruptor(5)
+	corrupt := &corruptor{at: 5}
 	m := w.start(atOnce, func(_ *Config, o *Options) {
 		o.Kafka = append(o.Kafka, kgo.Dialer(corrupt.dial))
 	})

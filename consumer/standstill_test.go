@@ -1,7 +1,10 @@
 package consumer
 
 import (
+	"strconv"
 	"testing"
+
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/sluicehq/sluice/document"
 	"github.com/sluicehq/sluice/memory"
@@ -24,4 +27,44 @@ func TestSkipOfAFullQueue(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.waitAllCommitted()
+}
+
+// What was fetched before a batch that cannot be decoded is not lost with it:
+// neither when an operator discards the batch, nor when it can be read later.
+func TestQueueBeforeUndecodable(t *testing.T) {
+	for _, discard := range []bool{true, false} {
+		t.Run("discard "+strconv.FormatBool(discard), func(t *testing.T) {
+			w := newWorld(t, 1)
+			w.produce(0, 5)
+			w.produce(0, 5) // the bad batch: offsets 5 to 9
+			w.produce(0, 5)
+			corrupt := &corruptor{at: 5}
+			m := w.start(nil, func(_ *Config, o *Options) {
+				o.Kafka = append(o.Kafka, kgo.Dialer(corrupt.dial))
+			})
+			m.sink.setFull(true)
+			w.wait("the halt", func() bool {
+				s, _ := m.partition(0)
+				return s.Halt != nil && s.Halt.Kind == HaltUndecodable
+			})
+			if discard {
+				w.markHandled(5, 6, 7, 8, 9)
+				if err := m.Skip(t.Context(), testTopic, 0, 5, true); err != nil {
+					t.Fatal(err)
+				}
+			} else {
+				corrupt.mend()
+				a := m.holdings()[0]
+				a.l.mu.Lock()
+				a.retryFetch = m.now() // it need not be waited for
+				a.l.mu.Unlock()
+			}
+			m.sink.setFull(false)
+			m.sink.setSettler(atOnce)
+			w.waitAllCommitted()
+			if n := m.total(outIndexed); n != map[bool]uint64{true: 10, false: 15}[discard] {
+				t.Errorf("%d records indexed", n)
+			}
+		})
+	}
 }
