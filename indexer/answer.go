@@ -349,6 +349,9 @@ func (w *worker) wait(b *batch, f ref) *waiting {
 		q.again = slices.Insert(q.again, 0, next) // it is the first of its id
 	case q != nil:
 		q.again = append(q.again, next)
+	case next.target.closed(&next.entry) != nil && next.target.closed(&next.entry).behind == b:
+		next.queue = next.target.closed(&next.entry)
+		next.queue.again = append(next.queue.again, next)
 	default:
 		next.target.wait(next)
 		w.x.activate(next.target)

@@ -41,7 +41,7 @@ type batch struct {
 	reason string // of the flush
 	probe  *hold  // it probes a held target
 	solo   *waiting
-	ids    map[uint64]struct{} // ids of updates in it
+	ids    map[uint64]struct{} // ids in it, where each may occur once
 
 	// The request.
 	sent   []ref // what it carries, in order
@@ -282,19 +282,25 @@ func (x *Indexer) retryChunk(t *target, items []*waiting, size int) *chunk {
 }
 
 // divert takes the actions out of a claimed chunk that may not go with this
-// batch: those on closed ids, and second updates of one id.
+// batch: those on closed ids, and where there are updates second ones of one id.
 func (x *Indexer) divert(b *batch, c *chunk) {
 	t := c.target
-	if len(t.queues) == 0 && !c.updates {
+	if len(t.queues) == 0 && !t.updates {
 		return
 	}
 	c.remove(func(e *entry, wire, meta []byte) bool {
 		closed := t.closed(e) != nil
-		if !closed && c.updates && e.ordered {
+		if !closed && t.updates && e.ordered {
 			if b.ids == nil {
 				b.ids = make(map[uint64]struct{})
 			}
-			_, closed = b.ids[e.hash]
+			if _, closed = b.ids[e.hash]; closed {
+				// What follows waits until this batch has ended.
+				q := t.queue(e)
+				q.flights++
+				q.behind = b
+				b.queues = append(b.queues, q)
+			}
 			b.ids[e.hash] = struct{}{}
 		}
 		if closed {

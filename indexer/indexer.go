@@ -261,6 +261,7 @@ func (x *Indexer) publish(t *target, slot int, c *chunk) {
 			return
 		}
 	}
+	t.updates = t.updates || c.updates
 	t.lane(uint64(slot), slot < laneCount).push(c)
 	x.activate(t)
 	x.unseen += int64(len(c.wire))

@@ -61,6 +61,7 @@ type idQueue struct {
 	solo    *waiting // the first of them, in target.solos
 	items   []*waiting
 	again   []*waiting // what batches brought back to be tried again
+	behind  *batch     // carries, from its lane, an action of the id that comes before all of these
 }
 
 // hold says why a target is held.
@@ -84,6 +85,7 @@ type target struct {
 	lanes     [laneCount]*lane
 	unordered *lane
 
+	updates    bool    // some action was oncePerRequest
 	ready      []*lane // idle lanes with chunks, oldest first
 	readyBytes int64
 	readyDocs  int
@@ -229,7 +231,7 @@ func (t *target) release(q *idQueue) {
 		return
 	}
 	q.items = append(q.again, q.items...)
-	q.again = nil
+	q.again, q.behind = nil, nil
 	if len(q.items) == 0 {
 		if q.ordered {
 			delete(t.queues, q.hash)

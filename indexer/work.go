@@ -179,7 +179,7 @@ func (x *Indexer) refilter(b *batch, p part, r *reports) {
 			// An earlier action of its id waits, or is under way by itself.
 			e.done = true
 			w.queue.again = append(w.queue.again, x.standAlone(f))
-		case w == nil && t.closed(e) != nil:
+		case w == nil && t.closed(e) != nil && t.closed(e).behind != b:
 			e.done = true
 			t.wait(x.standAlone(f))
 			x.activate(t)
