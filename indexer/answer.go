@@ -258,7 +258,7 @@ func (w *worker) settle(now time.Time, b *batch, shares []share, failures []fail
 		// holds is rejected without its second try, so that whether it becomes
 		// a dead letter does not hang on what shared its request.
 		if later == nil {
-			later = lastWritten(b.sent)
+			later = lastWritten(b.sent, failures, verdicts)
 		}
 		if e.ordered {
 			if j, ok := later[laterKey{t, e.hash}]; ok && supersededBy(b.sent, failures[k].i, j) {
@@ -319,11 +319,16 @@ type laterKey struct {
 }
 
 // lastWritten returns the position of the last ordered action on each id that
-// was written.
-func lastWritten(sent []ref) map[laterKey]int {
+// was written. One that an ingest pipeline dropped was not.
+func lastWritten(sent []ref, failures []failure, verdicts []itemVerdict) map[laterKey]int {
 	last := make(map[laterKey]int)
 	for i, f := range sent {
-		if e := f.entry(); e.done && e.ordered {
+		ignored := false
+		if len(failures) > 0 && failures[0].i == i {
+			ignored = verdicts[0].outcome == Ignored
+			failures, verdicts = failures[1:], verdicts[1:]
+		}
+		if e := f.entry(); e.done && e.ordered && !ignored {
 			last[laterKey{f.c.target, e.hash}] = i
 		}
 	}

@@ -112,6 +112,29 @@ func TestSupersededIsStale(t *testing.T) {
 	})
 }
 
+// An action that an ingest pipeline drops writes nothing: an earlier one of its
+// id that is tried again is not stale.
+func TestDroppedSupersedesNothing(t *testing.T) {
+	rig(t, nil, func(s *server, x *Indexer, w *Writer, rec *recorder) {
+		busy := true
+		s.item = func(a action) *fault {
+			if busy && strings.Contains(a.body, "first") {
+				busy = false
+				return &fault{429, "es_rejected_execution_exception", "full"}
+			}
+			return nil
+		}
+		s.noop = func(a action) bool { return strings.Contains(a.body, "second") }
+		add(t, w, index(rec, 1, "a", "id", `{"v":"first"}`))
+		add(t, w, index(rec, 2, "a", "id", `{"v":"second"}`))
+		w.Publish()
+		waitFor(t, x, rec, 2)
+		if rec.got[1] != Indexed || rec.got[2] != Ignored || s.docs["a/id"] != `{"v":"first"}` {
+			t.Errorf("outcomes %v, holds %q", rec.got, s.docs["a/id"])
+		}
+	})
+}
+
 // One action per id and request for updates, whose outcome depends on what is
 // stored.
 func TestOneUpdatePerRequest(t *testing.T) {
