@@ -110,6 +110,10 @@ func (w *worker) process(b *batch) (goOn bool) {
 		x.observe(now, observation{answered: len(b.sent), turned: turned})
 	}
 	ended := len(b.parts) == 0
+	if goOn && !x.opt.Gate() { // the next part is a request of its own
+		b.due, goOn = now, false
+		x.delayed = append(x.delayed, b)
+	}
 	x.mu.Unlock()
 
 	w.report()

@@ -592,6 +592,39 @@ func TestGate(t *testing.T) {
 		})
 }
 
+// The halves of a request that was split are requests, too: none starts while
+// the gate is closed.
+func TestGateBetweenHalves(t *testing.T) {
+	open := true
+	rig(t, func(_ *Config, o *Options) { o.Gate = func() bool { return open } },
+		func(s *server, x *Indexer, w *Writer, rec *recorder) {
+			s.latency = func() time.Duration { return 10 * time.Second }
+			s.before = func(r *request) *http.Response {
+				if len(r.actions) > 1 {
+					return answer(413, "")
+				}
+				return nil
+			}
+			for seq := range uint64(4) {
+				add(t, w, index(rec, seq, "a", fmt.Sprint(seq), `{}`))
+			}
+			w.Publish()
+			pass(5 * time.Second)
+			x.mu.Lock()
+			open = false
+			x.mu.Unlock()
+			pass(time.Minute)
+			synctest.Wait()
+			if n := locked(&s.mu, func() int { return s.requests }); n != 1 {
+				t.Errorf("%d requests, want the one that was out when the gate closed", n)
+			}
+			x.mu.Lock()
+			open = true
+			x.mu.Unlock()
+			waitFor(t, x, rec, 4)
+		})
+}
+
 // Workers retire and join between batches.
 func TestResize(t *testing.T) {
 	setup := func(c *Config, _ *Options) { c.Scaling = Scaling{ActiveRatio: 1} }
