@@ -83,6 +83,9 @@ func (w *worker) process(b *batch) (goOn bool) {
 		goOn = true
 	case v.kind == requestAnswered:
 		x.resume()
+		if b.solo != nil {
+			x.unblock(b.solo)
+		}
 		x.heard(b)
 		b.isolating, b.pause = b.isolating && len(b.parts) > 1, 0
 		turned, reload = w.settle(now, b, shares, failures)

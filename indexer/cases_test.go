@@ -244,6 +244,48 @@ func TestNeverAnswered(t *testing.T) {
 	})
 }
 
+// A record that blocked and is answered at last blocks no more, whatever the
+// answer.
+func TestAnsweredAtLast(t *testing.T) {
+	rig(t, nil, func(s *server, x *Indexer, w *Writer, rec *recorder) {
+		silent := true
+		s.fail = func(r *request) error {
+			for _, a := range r.actions {
+				if a.id == "bad" && silent {
+					return errReset
+				}
+			}
+			return nil
+		}
+		tries := 0
+		s.item = func(a action) *fault {
+			if a.id == "bad" {
+				if tries++; tries == 1 {
+					return &fault{400, "strict_dynamic_mapping_exception", "first try"}
+				}
+			}
+			return nil
+		}
+		add(t, w, index(rec, 0, "a", "bad", `{}`))
+		w.Publish()
+		for i := range uint64(300) {
+			pass(time.Second)
+			add(t, w, index(rec, 1+i, "a", fmt.Sprint("other", i), `{}`))
+			w.Publish()
+		}
+		if got := x.Status(); got.BlockedOn != 1 {
+			t.Fatalf("status %+v", got)
+		}
+		s.mu.Lock()
+		silent = false
+		s.mu.Unlock()
+		waitFor(t, x, rec, 301)
+		if got := x.Status(); got.BlockedOn != 0 {
+			t.Errorf("status %+v", got)
+		}
+	})
+}
+
 // gateway answers 503 for the server behind it while that is gone.
 type gateway struct {
 	Transport

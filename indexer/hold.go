@@ -328,9 +328,8 @@ func (x *Indexer) letGo(b *batch) {
 	if b.probesAll {
 		x.probing = false
 	}
-	if w := b.solo; w != nil && w.inBatch && w.blocked {
-		w.blocked = false
-		x.blockedOn--
+	if w := b.solo; w != nil && w.inBatch {
+		x.unblock(w)
 	}
 	x.heard(b)
 	x.inFlight--

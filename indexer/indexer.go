@@ -432,6 +432,12 @@ func (x *Indexer) forgetWaiting(src *source, r *reports) {
 // endSolo takes back what waitAlone and the blocked mark did.
 func (x *Indexer) endSolo(w *waiting) {
 	w.queue.solo = nil
+	x.unblock(w)
+}
+
+// unblock takes back the blocked mark, which an action has until it is answered
+// or goes.
+func (x *Indexer) unblock(w *waiting) {
 	if w.blocked {
 		w.blocked = false
 		x.blockedOn--
