@@ -251,7 +251,7 @@ func (x *Indexer) takeWaits(t *target, b *batch) {
 	size := 0
 	var taken []*waiting
 	for len(t.order) > 0 && !x.full(b.bytes, b.count) {
-		q, items := t.takeQueue()
+		q, items := t.takeQueue(x.bodyLimit-b.bytes, x.cfg.FlushDocuments-b.count)
 		b.queues = append(b.queues, q)
 		for _, w := range items {
 			size += len(w.wire)
@@ -378,14 +378,12 @@ func (x *Indexer) claimProbe(t *target) *batch {
 	var taken []*waiting
 	size := 0
 	for len(t.order) > 0 && len(taken) < n {
-		q, items := t.takeQueue()
+		q, items := t.takeQueue(x.bodyLimit, n-len(taken))
 		b.queues = append(b.queues, q)
-		more := min(len(items), n-len(taken))
-		q.items = append(slices.Clone(items[more:]), q.items...)
-		for _, w := range items[:more] {
+		for _, w := range items {
 			size += len(w.wire)
 		}
-		taken = append(taken, items[:more]...)
+		taken = append(taken, items...)
 	}
 	b.chunks = append(b.chunks, x.retryChunk(t, taken, size))
 	return b

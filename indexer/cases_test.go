@@ -358,6 +358,39 @@ func TestHeldTarget(t *testing.T) {
 	})
 }
 
+// What waits for one id goes in requests of the configured size, too.
+func TestHotIDFitsItsRequests(t *testing.T) {
+	rig(t, func(c *Config, _ *Options) { c.FlushDocuments = 10 }, func(s *server, x *Indexer, w *Writer, rec *recorder) {
+		busy := true
+		s.item = func(a action) *fault {
+			if busy {
+				return &fault{403, "cluster_block_exception", "blocked"}
+			}
+			return nil
+		}
+		for seq := range uint64(200) {
+			add(t, w, index(rec, seq, "a", "hot", fmt.Sprintf(`{"v":%d}`, seq)))
+			if seq%10 == 9 {
+				w.Publish()
+				pass(2 * time.Second)
+			}
+		}
+		s.mu.Lock()
+		busy = false
+		s.mu.Unlock()
+		waitFor(t, x, rec, 200)
+		for _, n := range s.sizes {
+			if n > 20 {
+				t.Errorf("requests of %v actions", s.sizes)
+				break
+			}
+		}
+		if s.docs["a/hot"] != `{"v":199}` {
+			t.Errorf("holds %s", s.docs["a/hot"])
+		}
+	})
+}
+
 // Too many rejections hold the target instead of emptying it into the dead
 // letters, until 100 probes in a row are accepted.
 func TestRejectionBreaker(t *testing.T) {

@@ -246,8 +246,9 @@ func (t *target) release(q *idQueue) {
 }
 
 // takeQueue takes the first waiting queue into flight and returns the actions
-// that one request may hold of it.
-func (t *target) takeQueue() (*idQueue, []*waiting) {
+// that one request may hold of it: the first, and others up to so many bytes and
+// docs.
+func (t *target) takeQueue(bytes int64, docs int) (*idQueue, []*waiting) {
 	q := t.order[0]
 	t.order[0] = nil
 	t.order = t.order[1:]
@@ -257,7 +258,11 @@ func (t *target) takeQueue() (*idQueue, []*waiting) {
 	}
 	q.flights++
 	n := 1
-	for n < len(q.items) && !q.items[n-1].oncePerRequest() && !q.items[n].oncePerRequest() {
+	bytes -= int64(len(q.items[0].wire))
+	for n < min(docs, len(q.items)) && !q.items[n-1].oncePerRequest() && !q.items[n].oncePerRequest() {
+		if bytes -= int64(len(q.items[n].wire)); bytes < 0 {
+			break
+		}
 		n++
 	}
 	taken := q.items[:n:n]
