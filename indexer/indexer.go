@@ -378,7 +378,7 @@ func (x *Indexer) Drop(s Source) {
 func (x *Indexer) forgetWaiting(src *source, r *reports) {
 	mine := func(e *entry) bool { return e.src == src }
 	for _, t := range x.targets {
-		for _, q := range slices.Clone(t.order) {
+		t.order = slices.DeleteFunc(t.order, func(q *idQueue) bool {
 			for _, w := range q.items {
 				t.waitBytes -= int64(len(w.wire))
 				t.waitDocs--
@@ -388,13 +388,11 @@ func (x *Indexer) forgetWaiting(src *source, r *reports) {
 				t.waitBytes += int64(len(w.wire))
 				t.waitDocs++
 			}
-			if len(q.items) == 0 {
-				t.order = slices.DeleteFunc(t.order, func(o *idQueue) bool { return o == q })
-				if q.ordered {
-					delete(t.queues, q.hash)
-				}
+			if len(q.items) == 0 && q.ordered {
+				delete(t.queues, q.hash)
 			}
-		}
+			return len(q.items) == 0
+		})
 		for _, q := range t.queues {
 			if q.flights > 0 {
 				q.items = x.filterWaiting(q.items, mine, r)
