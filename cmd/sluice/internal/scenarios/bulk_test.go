@@ -535,21 +535,31 @@ func TestV28_HeldShare(t *testing.T) {
 // version: a template must forbid that.
 func TestV29_AliasTrouble(t *testing.T) {
 	const aliasOf = `{"actions":[{"add":{"index":"store-1","alias":"events","is_write_index":%v}},{"add":{"index":"store-2","alias":"events"}}]}`
-	for name, test := range map[string]struct{ before, repair, reason string }{
-		"no write index": {fmt.Sprintf(aliasOf, false), fmt.Sprintf(aliasOf, true), "illegal_argument_exception"},
-		"deleted":        {"", fmt.Sprintf(aliasOf, true), "index_not_found_exception"},
+	const noIndexForDeletes = `{"index_patterns":["events"],"allow_auto_create":false}`
+	for name, test := range map[string]struct {
+		before, template string
+		deletes          bool
+		reason           string
+	}{
+		"no write index":        {fmt.Sprintf(aliasOf, false), "", true, "illegal_argument_exception"},
+		"deleted":               {"", "", false, "index_not_found_exception"},
+		"deleted, with deletes": {"", noIndexForDeletes, true, "index_not_found_exception"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, worldOptions{})
 			w.must(http.MethodPut, "/store-1", "")
 			w.must(http.MethodPut, "/store-2", "")
-			w.must(http.MethodPut, "/_index_template/no-index-for-a-delete", `{"index_patterns":["events"],"allow_auto_create":false}`)
 			if test.before != "" {
 				w.must(http.MethodPost, "/_aliases", test.before)
 			}
+			if test.template != "" {
+				w.must(http.MethodPut, "/_index_template/no-index-for-deletes", test.template)
+			}
 			w.produce(records(100)...)
-			w.produce(tombstone("k0"))
+			if test.deletes {
+				w.produce(tombstone("k0"))
+			}
 			p := w.begin("documents: {require_alias: true}")
 			if reason := p.awaitHold(index); reason != test.reason {
 				t.Errorf("held for %s, want %s", reason, test.reason)
@@ -557,7 +567,7 @@ func TestV29_AliasTrouble(t *testing.T) {
 			if slices.Contains(w.es.Indices(), index) || w.es.Count("store-1")+w.es.Count("store-2") != 0 {
 				t.Errorf("something was written: indices %v", w.es.Indices())
 			}
-			w.must(http.MethodPost, "/_aliases", test.repair)
+			w.must(http.MethodPost, "/_aliases", fmt.Sprintf(aliasOf, true))
 			w.awaitDone(p)
 			if slices.Contains(w.es.Indices(), index) || w.es.Count("store-2") != 0 {
 				t.Errorf("misplaced: indices %v", w.es.Indices())
@@ -653,8 +663,11 @@ func storm(t *testing.T, deletes bool) {
 	w := newWorld(t, worldOptions{partitions: 4})
 	c := newTally(some(0.2, -1))
 	w.es.Intercept(unquiet(c))
-	w.produce(updates(100, 50, deletes)...)
 	p := w.begin("indexer: {flush_documents: 100, scaling: {max: 8}, requests: {min: 8, max: 16}, retry: {initial: 5ms, max: 20ms}}")
+	// In waves, so that newer updates come while older ones wait to be tried again.
+	for wave := range slices.Chunk(updates(100, 50, deletes), 200) {
+		w.produce(wave...)
+	}
 	w.awaitDone(p)
 
 	want, accepted, newest := map[string]versioned{}, 0, map[string]*kgo.Record{}
