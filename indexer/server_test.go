@@ -32,12 +32,14 @@ type server struct {
 	exists        func(index string) bool
 	shuffle       bool // where there are both, drops are answered first, then failures, then the rest
 	latency       func() time.Duration
-	refuseOver    int // 413 above so many bytes; 0: never
+	refuse        func(serving int) bool // 429 at once
+	refuseOver    int                    // 413 above so many bytes; 0: never
 
 	mu       sync.Mutex
 	docs     map[string]string
 	inFlight map[string]bool
 	requests int
+	serving  int   // requests that are not answered yet
 	sizes    []int // actions per request
 	applied  map[string]int
 }
@@ -101,6 +103,9 @@ func (s *server) Perform(req *http.Request) (*http.Response, error) {
 	r := s.parse(raw)
 	s.enter(r)
 	defer s.leave(r)
+	if s.refuse != nil && locked(&s.mu, func() bool { return s.refuse(s.serving) }) {
+		return answer(429, `{"error":{"type":"es_rejected_execution_exception","reason":"full"},"status":429}`), nil
+	}
 	if s.latency != nil {
 		select {
 		case <-time.After(locked(&s.mu, s.latency)):
@@ -158,6 +163,7 @@ func (s *server) enter(r *request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.requests++
+	s.serving++
 	r.n = s.requests
 	s.sizes = append(s.sizes, len(r.actions))
 	for _, k := range keys(r) {
@@ -171,6 +177,7 @@ func (s *server) enter(r *request) {
 func (s *server) leave(r *request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.serving--
 	for _, k := range keys(r) {
 		delete(s.inFlight, k)
 	}
