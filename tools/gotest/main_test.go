@@ -11,6 +11,7 @@ func TestReportCountsAndShows(t *testing.T) {
 		`{"Action":"pass","Package":"a","Test":"TestOne"}`,
 		`{"Action":"output","Package":"a","Test":"TestTwo","Output":"no data\n"}`,
 		`{"Action":"skip","Package":"a","Test":"TestTwo"}`,
+		`{"Action":"output","Package":"a","Output":"totals: 7 scenarios\n"}`,
 		`{"Action":"output","Package":"a","Output":"PASS\n"}`,
 		`{"Action":"output","Package":"a","Output":"ok  \ta\t0.1s\n"}`,
 		`{"Action":"pass","Package":"a"}`,
@@ -33,7 +34,7 @@ func TestReportCountsAndShows(t *testing.T) {
 	if got, want := counted.String(), "1 passed, 3 failed, 1 skipped"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
-	want := "no data\nok  \ta\t0.1s\nbroken\nundefined: x\nFAIL\tc [build failed]\npanic: in TestMain\ngo: a line that is no event"
+	want := "no data\ntotals: 7 scenarios\nok  \ta\t0.1s\nbroken\nundefined: x\nFAIL\tc [build failed]\npanic: in TestMain\ngo: a line that is no event"
 	if out.String() != want {
 		t.Errorf("got  %q\nwant %q", out.String(), want)
 	}

@@ -55,6 +55,9 @@ func (s *scenario) cast(r *rand.Rand) {
 	s.members++
 }
 
+// books is the kind of the steps that only look.
+const books = "books"
+
 // step plans something that has no end.
 func (s *scenario) step(kind string, at time.Duration, text string, do func(*world)) {
 	s.steps = append(s.steps, step{at: at, kind: kind, text: text, begin: func(w *world) func() {
@@ -81,7 +84,7 @@ func (s *scenario) disturb(r *rand.Rand) {
 		s.steps = append(s.steps, step{at: at, lasts: lasts, kind: f.kind, text: text, begin: begin})
 	}
 	for range 3 {
-		s.steps = append(s.steps, step{at: between(r, 0, load), kind: "books", begin: func(w *world) func() {
+		s.steps = append(s.steps, step{at: between(r, 0, load), kind: books, begin: func(w *world) func() {
 			w.checkBooks()
 			return nil
 		}})

@@ -477,4 +477,3 @@ func (w *world) watchCommits() {
 		}
 	}
 }
-
