@@ -6,6 +6,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 )
@@ -417,8 +418,10 @@ func TestLimiterSimulation(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			n, rate := best(c.world)
-			t.Logf("%-22s %7s %7s %8s %12s %6s %6s", "", "rate", "of best", "refused", "limit", "swing", "to 16")
-			t.Logf("%-22s %7.1f %7s %8s %7d", "the best fixed limit", rate, "", "", n)
+			var table strings.Builder
+			defer func() { t.Log(table.String()) }()
+			fmt.Fprintf(&table, "\n%-21s %6s %7s %7s %12s %6s %6s\n", "", "rate", "of best", "refused", "limit", "swing", "to 16")
+			fmt.Fprintf(&table, "%-21s %6.1f %7s %7s %7d\n", "the best fixed limit", rate, "", "", n)
 			for _, rule := range rules {
 				if rule.name != "sluice" && !testing.Verbose() {
 					break // the others are there to be looked at
@@ -428,7 +431,7 @@ func TestLimiterSimulation(t *testing.T) {
 					low, median, high := r.limit()
 					share := r.steady() / rate
 					if seed == 0 {
-						t.Logf("%-22s %7.1f %6.1f%% %7.2f%% %4d %3d %3d %5.1f%% %6.1f", rule.name,
+						fmt.Fprintf(&table, "%-21s %6.1f %6.1f%% %6.2f%% %4d %3d %3d %5.1f%% %6.1f\n", rule.name,
 							r.steady(), 100*share, 100*r.refused(), low, median, high, 100*r.swing(), r.reached(16))
 					}
 					if rule.name != "sluice" {
@@ -487,7 +490,9 @@ func TestLimiterRecovers(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			c.bulk, c.noise, c.warm, c.lasts = time.Second, 0.2, 60, 130
-			t.Logf("%-10s %7s %7s %7s %7s %8s", "", "before", "in it", "+5..10", fmt.Sprintf("+%d..", c.trips), "refused")
+			var table strings.Builder
+			defer func() { t.Log(table.String()) }()
+			fmt.Fprintf(&table, "\n%-10s %7s %7s %7s %7s %8s\n", "", "before", "in it", "+5..10", fmt.Sprintf("+%d..", c.trips), "refused")
 			for _, rule := range rules {
 				if rule.name != "sluice" && !testing.Verbose() {
 					break // the others are there to be looked at
@@ -497,7 +502,7 @@ func TestLimiterRecovers(t *testing.T) {
 					before := r.rate(20*time.Second, from)
 					back := r.rate(to+r.trips(c.trips), to+r.trips(c.trips+10)) / before
 					if seed == 0 {
-						t.Logf("%-10s %7.1f %7.1f %6.0f%% %6.0f%% %7.1f%%", rule.name, before, r.rate(from, to),
+						fmt.Fprintf(&table, "%-10s %7.1f %7.1f %6.0f%% %6.0f%% %7.1f%%\n", rule.name, before, r.rate(from, to),
 							100*r.rate(to+r.trips(5), to+r.trips(10))/before, 100*back, 100*r.refused())
 					}
 					if rule.name != "sluice" {
