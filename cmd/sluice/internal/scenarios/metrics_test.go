@@ -74,13 +74,26 @@ func TestV49_LagNumbers(t *testing.T) {
 	w.effect = func(r *kgo.Record) embedded.Effect {
 		return embedded.Effect{Index: index, ID: string(r.Key), Version: sequence(r), Ignored: r.Partition == 0 && 100 <= r.Offset && r.Offset < 150}
 	}
+	halted := w.begin("kafka: {on_data_loss: halt}")
+	if h := halted.awaitHalt(topic, 0); h.Kind != "data_loss" {
+		t.Errorf("halted: %+v", h)
+	}
+	halted.awaitLag(0, 50)
+	if at := w.committed(topic, 0); at != 100 {
+		t.Errorf("committed is %d, want 100, where the first member stopped", at)
+	}
+	if err := halted.stop(); err != nil {
+		t.Fatal(err)
+	}
+
+	w.produceTo(onPartition(1, 13, 3)...)
 	down := w.es.Inject(embedded.Rule{API: "bulk", Fault: embedded.Refused()})
 	second := w.begin("kafka: {on_data_loss: resume}")
 	second.awaitLag(0, 50)
 	second.awaitLag(1, 3)
 	down.Remove()
 	w.await("lag 0", func() error {
-		if a, b := w.committed(topic, 0), w.committed(topic, 1); a != 200 || b != 13 {
+		if a, b := w.committed(topic, 0), w.committed(topic, 1); a != 200 || b != 16 {
 			return fmt.Errorf("committed is %d and %d", a, b)
 		}
 		return nil
@@ -104,7 +117,7 @@ func TestV49_LagNumbers(t *testing.T) {
 	second.awaitHeld(1)
 	third.awaitHeld(1)
 	// The ends of logs that stand still are looked at now and then only.
-	w.produceTo(append(onPartition(0, 200, 1), onPartition(1, 13, 1)...)...)
+	w.produceTo(append(onPartition(0, 200, 1), onPartition(1, 16, 1)...)...)
 	w.await("each member to show one partition", func() error {
 		if a, b := shown(second), shown(third); a != 5 || b != 5 {
 			return fmt.Errorf("%d and %d series", a, b)
