@@ -248,7 +248,7 @@ func (c *Consumer) poll() {
 		ctx, cancel := context.WithTimeout(c.stopping, wait)
 		c.opsMu.Lock()
 		c.pollCancel = cancel
-		if len(c.ops) > 0 {
+		if len(c.ops) > 0 && len(c.turn) == 0 { // else endTurn does
 			cancel()
 		}
 		c.opsMu.Unlock()
@@ -306,7 +306,15 @@ func (c *Consumer) tryTurn() bool {
 }
 
 func (c *Consumer) takeTurn() { c.turn <- struct{}{} }
-func (c *Consumer) endTurn()  { <-c.turn }
+
+func (c *Consumer) endTurn() {
+	<-c.turn
+	c.opsMu.Lock()
+	defer c.opsMu.Unlock()
+	if len(c.ops) > 0 && c.pollCancel != nil {
+		c.pollCancel()
+	}
+}
 
 // take queues what a poll brought.
 func (c *Consumer) take(fetches kgo.Fetches) {

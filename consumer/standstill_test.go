@@ -1,9 +1,15 @@
 package consumer
 
 import (
+	"context"
+	"io"
+	"net"
 	"strconv"
 	"testing"
+	"testing/synctest"
+	"time"
 
+	"github.com/rs/zerolog"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/sluicehq/sluice/document"
@@ -67,4 +73,42 @@ func TestQueueBeforeUndecodable(t *testing.T) {
 			}
 		})
 	}
+}
+
+// What the poll loop is asked to do while a commit or a callback has its turn
+// waits without turning the loop.
+func TestWaitingForATurnIsIdle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, err := New(Config{
+			Brokers: []string{"nobody:9092"}, GroupID: testGroup, Topics: []string{testTopic}, ClientID: "test",
+			SessionTimeout: 3 * time.Second, RebalanceTimeout: 10 * time.Second, DrainTimeout: 2 * time.Second, CommitInterval: time.Hour,
+		}, Options{
+			Rules:  func(string) Rules { return rules{} },
+			Budget: memory.New(1 << 20), Log: zerolog.Nop(),
+			Kafka: []kgo.Opt{kgo.Dialer(func(context.Context, string, string) (net.Conn, error) { return nil, io.ErrClosedPipe })},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan error)
+		go func() { ended <- c.Run(t.Context()) }()
+		pass(time.Second)
+		c.takeTurn()
+		at := time.Now()
+		var done time.Time
+		c.do(func() { done = time.Now() })
+		pass(time.Minute) // a bubble's clock stands still while something turns
+		c.endTurn()
+		synctest.Wait()
+		if done.Sub(at) != time.Minute {
+			t.Errorf("done after %s, want it at the end of the turn", done.Sub(at))
+		}
+		c.Close()
+		<-ended
+	})
+}
+
+// pass lets virtual time go by.
+func pass(d time.Duration) {
+	time.Sleep(d) //nolint:forbidigo // the clock is a bubble's
 }
