@@ -525,6 +525,9 @@ func (c *Consumer) release(as []*assignment, timeout time.Duration, commit bool)
 	}
 	left := 0
 	for _, a := range as {
+		if a.haltedBy(HaltForeign) {
+			c.unblocked(a, HaltForeign) // of those that halted with it, later
+		}
 		left += a.forget()
 	}
 	c.mu.Lock()

@@ -65,6 +65,12 @@ func (c *Consumer) halt(a *assignment, h *Halt) {
 		Str("kind", h.Kind).Str("type", h.Type).Str("target", h.Target).Msg("partition halted: it waits for an operator")
 }
 
+func (a *assignment) haltedBy(kind string) bool {
+	a.l.mu.Lock()
+	defer a.l.mu.Unlock()
+	return a.halt != nil && a.halt.Kind == kind
+}
+
 // haltTopic halts all partitions of t that are held.
 func (c *Consumer) haltTopic(t *topic, h *Halt) {
 	for _, a := range c.holdings() {
@@ -376,7 +382,8 @@ func (c *Consumer) skipBlocker(ctx context.Context, a *assignment, b *blocker, d
 }
 
 // unblocked resumes a partition whose last blocker is gone, and with a foreign
-// version the partitions that halted with it.
+// version the partitions that halted with it. The partition may be gone with its
+// blocker: it is another member's to skip then, and nobody could free them here.
 func (c *Consumer) unblocked(a *assignment, kind string) {
 	c.do(func() {
 		for _, x := range c.holdings() {

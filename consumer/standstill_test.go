@@ -108,6 +108,21 @@ func TestWaitingForATurnIsIdle(t *testing.T) {
 	})
 }
 
+// A partition that halted because another of its topic met a foreign version
+// goes on when that other one is no longer this member's affair: nobody could
+// skip anything here.
+func TestForeignLeavesWithItsPartition(t *testing.T) {
+	w := newWorld(t, 2)
+	w.produce(0, 10)
+	m := w.start(conflicts(4, 50), withRules(rules{policy: document.ToDeadLetter, version: document.VersionOffset}))
+	m.waitState(0, StateHalted)
+	m.waitState(1, StateHalted)
+	m.onRevoked(t.Context(), nil, map[string][]int32{testTopic: {0}})
+	m.waitState(1, StateRunning)
+	w.produce(1, 3)
+	w.wait("its records", func() bool { return w.commits[tp{testTopic, 1}] == 3 })
+}
+
 // pass lets virtual time go by.
 func pass(d time.Duration) {
 	time.Sleep(d) //nolint:forbidigo // the clock is a bubble's
