@@ -311,7 +311,9 @@ func (a *assignment) Conflict(seq uint64, stored int64, r *indexer.Rejection) {
 		return
 	}
 	// It may be that we know too little: see Consumer.settleConflicts.
-	a.c.conflicts.add(&conflict{a: a, seq: seq, stored: stored, r: r})
+	x := &conflict{a: a, seq: seq, stored: stored, r: r}
+	a.c.o.Budget.Force(x.bytes())
+	a.c.conflicts.add(x)
 }
 
 // reject sends a record that can never be indexed where `on_rejected` says.

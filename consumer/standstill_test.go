@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net"
 	"strconv"
@@ -121,6 +122,24 @@ func TestForeignLeavesWithItsPartition(t *testing.T) {
 	m.waitState(1, StateRunning)
 	w.produce(1, 3)
 	w.wait("its records", func() bool { return w.commits[tp{testTopic, 1}] == 3 })
+}
+
+// Version conflicts that wait to be classified count as held.
+func TestConflictsAreCharged(t *testing.T) {
+	w := newWorld(t, 1)
+	w.produce(0, 10)
+	sequence, err := document.Sequence(1, 50)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := w.start(nil)
+	w.wait("all to be with the sink", func() bool { return m.sink.held() == 10 })
+	w.control.set(func(g *control) { g.err = errors.New("the control index is away") })
+	before := m.budget.Used()
+	m.sink.setSettler(conflicts(4, sequence))
+	w.wait("the conflict to be charged", func() bool { return m.budget.Used() > before })
+	w.control.set(func(g *control) { g.err = nil })
+	m.waitState(0, StateHalted)
 }
 
 // pass lets virtual time go by.

@@ -61,6 +61,9 @@ type conflict struct {
 	r      *indexer.Rejection
 }
 
+// bytes are what the conflict takes of the budget until it is settled.
+func (x *conflict) bytes() int64 { return int64(len(x.r.Meta)+len(x.r.Body)+len(x.r.Reason)) + 512 }
+
 // conflictQueue holds conflicts for the watcher. It is as large as what is in
 // flight at most.
 type conflictQueue struct {
@@ -92,6 +95,7 @@ func (q *conflictQueue) takeAll() []*conflict {
 func (c *Consumer) watch(ctx context.Context) {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
+	defer func() { c.giveBack(c.conflicts.takeAll()) }()
 	for {
 		select {
 		case <-tick.C:
@@ -115,14 +119,22 @@ func (c *Consumer) watch(ctx context.Context) {
 	}
 }
 
+func (c *Consumer) giveBack(conflicts []*conflict) {
+	for _, x := range conflicts {
+		c.o.Budget.Give(x.bytes())
+	}
+}
+
 // settleConflicts reads log ends and generations anew, after the answers, and
 // settles what they explain. What they do not halts its topic. It returns the
 // conflicts for which they could not be read.
 func (c *Consumer) settleConflicts(ctx context.Context, all []*conflict) (left []*conflict) {
 	byTopic := make(map[*topic][]*conflict)
 	for _, x := range all {
-		if _, ok := x.a.offset(x.seq); ok { // else the partition was lost: of no consequence
+		if _, ok := x.a.offset(x.seq); ok {
 			byTopic[x.a.topic] = append(byTopic[x.a.topic], x)
+		} else { // the partition was lost: of no consequence
+			c.o.Budget.Give(x.bytes())
 		}
 	}
 	for t, conflicts := range byTopic {
@@ -132,6 +144,7 @@ func (c *Consumer) settleConflicts(ctx context.Context, all []*conflict) (left [
 			continue
 		}
 		for _, x := range conflicts {
+			c.o.Budget.Give(x.bytes())
 			if !t.foreign(x.stored, x.r.Version) {
 				x.a.settle(outStale, x.seq)
 				continue
