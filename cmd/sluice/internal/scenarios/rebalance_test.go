@@ -222,6 +222,9 @@ func TestConsumerProtocol(t *testing.T) {
 		}
 		return nil
 	}, first, second)
+	if groups, err := w.admin.DescribeConsumerGroups(t.Context(), group); err != nil || len(groups[group].Members) != 2 {
+		t.Errorf("the group is %+v, %v: want two members of the consumer protocol", groups[group], err)
+	}
 	second.kill()
 	first.awaitHeld(6)
 	stop()
