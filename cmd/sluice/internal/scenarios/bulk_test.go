@@ -358,8 +358,8 @@ func TestV27_RequestsTurnedAway(t *testing.T) {
 	}
 	var before, lowered float64
 	await("some requests in flight", func(limit float64) bool { before = limit; return limit >= 4 })
-	away := w.es.Inject(embedded.Rule{API: "bulk", Fault: embedded.TooManyRequests(0)})
-	await("fewer requests in flight", func(limit float64) bool { lowered = limit; return limit < before })
+	away := w.es.Inject(embedded.Rule{API: "bulk", Share: 0.5, Fault: embedded.TooManyRequests(0)})
+	await("half as many requests in flight", func(limit float64) bool { lowered = limit; return limit <= before/2 })
 	w.await("the state to say so", func() error {
 		if state := p.App.Health().State; state != "throttled" {
 			return fmt.Errorf("it is %q", state)
@@ -586,7 +586,8 @@ func TestV29_AliasTrouble(t *testing.T) {
 // limit and nothing is committed; afterwards everything arrives.
 func TestV30_MemoryWhileElasticsearchIsDown(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, worldOptions{partitions: 4})
+	const partitions = 24 // whose queues would fill memory, each below its own mark
+	w := newWorld(t, worldOptions{partitions: partitions})
 	const n, size, limit = 4000, 8 << 10, 16 << 20 // twice what memory holds
 	w.produceFilled(n, size)
 	down := w.es.Inject(embedded.Rule{API: "bulk", Fault: embedded.Refused()})
@@ -595,7 +596,7 @@ func TestV30_MemoryWhileElasticsearchIsDown(t *testing.T) {
 	looks := 0
 	w.await("memory to be full, for a while", func() error {
 		paused, used := p.sum("sluice_partitions_paused"), p.sum("sluice_memory_used_bytes")
-		if paused == 4 && used > limit/4 {
+		if paused == partitions && used > limit/4 {
 			looks++
 		}
 		if looks < 50 || down.Hits() < 10 {
@@ -606,7 +607,7 @@ func TestV30_MemoryWhileElasticsearchIsDown(t *testing.T) {
 	if consumed := p.sum("sluice_records_consumed_total"); consumed*size > limit {
 		t.Errorf("%v records of %d bytes were taken into %d", consumed, size, limit)
 	}
-	for partition := range int32(4) {
+	for partition := range int32(partitions) {
 		if at := w.committed(topic, partition); at > 0 {
 			t.Errorf("partition %d is committed at %d", partition, at)
 		}
