@@ -159,10 +159,13 @@ func (a *assignment) saw(p kgo.FetchPartition, committedOnly bool) (lost, from i
 	return 0, 0
 }
 
-// recordBytes is what a record counts for in memory: its content, and its
-// struct and slice entry.
+// recordOverhead is what a record takes beside its content: its struct and its
+// slice entry.
+const recordOverhead = 176
+
+// recordBytes is what a record counts for in memory.
 func recordBytes(r *kgo.Record) int64 {
-	n := len(r.Key) + len(r.Value) + 176
+	n := len(r.Key) + len(r.Value) + recordOverhead
 	for i := range r.Headers {
 		n += len(r.Headers[i].Key) + len(r.Headers[i].Value) + 40
 	}

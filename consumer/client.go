@@ -183,7 +183,7 @@ func (c *Consumer) groupOptions() ([]kgo.Opt, error) {
 		kgo.FetchMaxWait(maxWait),
 		kgo.FetchMinBytes(int32(min(max(cfg.Fetch.MinBytes, 1), math.MaxInt32))),
 		kgo.FetchMaxBytes(c.fetchBytes()),
-		kgo.FetchMaxPartitionBytes(min(partitionBytes, c.fetchBytes())),
+		kgo.FetchMaxPartitionBytes(c.fetchPartitionBytes()),
 		// A batch that expands beyond this halts its partition, in place of the
 		// process.
 		kgo.MaxDecompressBatchBytes(int(min(max(c.o.Budget.Limit()/2, 1<<20), math.MaxInt32))),
@@ -221,6 +221,13 @@ func (c *Consumer) fetchBytes() int32 {
 	return int32(min(max(n, 16<<10), 50<<20))
 }
 
+// fetchPartitionBytes is the most that one fetch may bring of one partition:
+// half of what its queue may hold, decompressed.
+func (c *Consumer) fetchPartitionBytes() int32 {
+	n := min(float64(c.highMark/2)/c.expansion, partitionBytes)
+	return min(int32(max(n, 4<<10)), c.fetchBytes())
+}
+
 // fitFetch follows how batches expand when they are decompressed, and how many
 // brokers there are. It runs in the poll loop.
 func (c *Consumer) fitFetch() {
@@ -236,7 +243,7 @@ func (c *Consumer) fitFetch() {
 	n := c.fetchBytes()
 	if d := float64(n) / float64(c.fetching); d < 0.9 || d > 1.1 {
 		c.fetching = n
-		c.cl.UpdateFetchMaxBytes(n, min(partitionBytes, n))
+		c.cl.UpdateFetchMaxBytes(n, c.fetchPartitionBytes())
 	}
 }
 

@@ -9,7 +9,10 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -172,46 +175,81 @@ func TestPasswordFileIsReadAgain(t *testing.T) {
 	}
 }
 
-// The queues are bounded by the budget, whatever the sink does, and go on when
-// it does (V47).
+// The queues are bounded by the budget, whatever the sink does and however far
+// batches expand when they are decompressed, and go on when the sink does (V47).
 func TestMemoryIsBounded(t *testing.T) {
-	w := newWorld(t, 4)
-	random := make([]byte, 15_000) // compression must not make it less
+	random := make([]byte, 15_000)
 	if _, err := rand.Read(random); err != nil {
 		t.Fatal(err)
 	}
-	value := `{"x":"` + base64.StdEncoding.EncodeToString(random) + `"}`
-	for p := range int32(4) {
-		w.produceTo(testTopic, p, 500, func(i int) (string, string) { return "k", value })
-	}
-	const limit = 16 << 20
-	m := w.start(atOnce, func(_ *Config, o *Options) { o.Budget = memory.New(limit) })
-	m.sink.setFull(true)
-	w.wait("the pause", func() bool { return m.paused() == 4 && m.queued.Load() > limit/4 })
-	peak := m.queued.Load()
-	// What comes now came before the pause.
-	ticker := time.NewTicker(time.Millisecond)
-	defer ticker.Stop()
-	for range 50 {
-		<-ticker.C
-		peak = max(peak, m.queued.Load())
-	}
-	// A quarter for the queues, and what was on its way: a quarter too.
-	if peak > limit/2 {
-		t.Errorf("%d bytes queued of a limit of %d", peak, limit)
-	}
-	if !m.Healthy() {
-		t.Error("heartbeats stopped with the dispatcher")
-	}
-	m.sink.setFull(false)
-	w.waitAllCommitted()
-	if n := m.paused(); n != 0 {
-		t.Errorf("%d partitions are paused with nothing to do", n)
+	for name, text := range map[string]string{
+		"random":       base64.StdEncoding.EncodeToString(random),
+		"compressible": strings.Repeat("a", 20_000),
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, 4)
+			value := `{"x":"` + text + `"}`
+			for p := range int32(4) {
+				w.produceTo(testTopic, p, 500, func(int) (string, string) { return "k", value })
+			}
+			const limit = 16 << 20
+			m := w.start(atOnce, func(_ *Config, o *Options) { o.Budget = memory.New(limit) })
+			m.sink.setFull(true)
+			w.wait("the pause", func() bool { return m.paused() == 4 && m.queued.Load() > limit/16 })
+			peak := m.queued.Load()
+			// What comes now came before the pause.
+			ticker := time.NewTicker(time.Millisecond)
+			defer ticker.Stop()
+			for range 50 {
+				<-ticker.C
+				peak = max(peak, m.queued.Load())
+			}
+			// A quarter, and what one more poll brings: a quarter too.
+			if peak > limit/2 {
+				t.Errorf("%d bytes queued of a limit of %d", peak, limit)
+			}
+			if !m.Healthy() {
+				t.Error("heartbeats stopped with the dispatcher")
+			}
+			m.sink.setFull(false)
+			w.waitAllCommitted()
+			if n := m.paused(); n != 0 {
+				t.Errorf("%d partitions are paused with nothing to do", n)
+			}
+		})
 	}
 }
 
-// One partition whose records nobody takes does not keep another's back.
-func TestHighMark(t *testing.T) {
+// One partition that is far behind, with others that have nothing to read, is
+// never paused in the client: it would wait each time until the brokers have
+// answered for the others.
+func TestOneFarBehind(t *testing.T) {
+	w := newWorld(t, 8)
+	var paused atomic.Int64
+	w.kafka.ControlKey(int16(kmsg.Fetch), func(kreq kmsg.Request) (kmsg.Response, error, bool) {
+		w.kafka.KeepControl()
+		for _, t := range kreq.(*kmsg.FetchRequest).ForgottenTopics {
+			if slices.Contains(t.Partitions, 3) {
+				paused.Add(1)
+			}
+		}
+		return nil, nil, false
+	})
+	value := `{"x":"` + strings.Repeat("a", 4000) + `"}`
+	w.produceTo(testTopic, 3, 10_000, func(i int) (string, string) { return strconv.Itoa(i), value })
+	w.start(atOnce, func(c *Config, o *Options) {
+		o.Budget = memory.New(32 << 20)
+		c.Fetch.MaxWait = 500 * time.Millisecond
+	})
+	w.waitAllCommitted()
+	if n := paused.Load(); n != 0 {
+		t.Errorf("paused %d times", n)
+	}
+}
+
+// The client hears of the reasons that are one partition's; the poll loop goes
+// on after the last of the others.
+func TestPauses(t *testing.T) {
 	p := &pausing{}
 	ps := newPauses(p)
 	a := &assignment{l: &ledger{topic: "t"}, id: 1}
@@ -226,33 +264,44 @@ func TestHighMark(t *testing.T) {
 	want("new", 1, 2)
 	ps.clear(pauseStarting, a)
 	want("one started", 2)
+	all := func(step string, everything bool, n int) {
+		t.Helper()
+		if got := ps.everything(); got != everything {
+			t.Errorf("%s: everything is paused: %v", step, got)
+		}
+		if got := ps.count(); got != n {
+			t.Errorf("%s: %d counted, want %d", step, got, n)
+		}
+	}
 	ps.set(pauseFull, a)
+	want("the client keeps what it has", 2)
+	all("full", true, 2)
 	ps.set(pauseHalted, a)
 	ps.clear(pauseFull, a)
 	want("still halted", 1, 2)
+	all("not full any more", false, 2)
 	ps.clear(pauseHalted|pauseStarting, a, b)
 	want("all run")
+	<-ps.resumed
 	ps.setAll("memory", true)
 	ps.setAll("commits", true)
 	ps.set(pauseFull, b)
-	want("everything", 1, 2)
+	want("the client keeps what it has")
+	all("three reasons", true, 2)
 	ps.setAll("memory", false)
-	want("still everything", 1, 2)
 	ps.setAll("commits", false)
-	want("one is full", 2)
-	if n := ps.count(); n != 1 {
-		t.Errorf("%d counted", n)
+	all("one reason", true, 2)
+	if len(ps.resumed) != 0 {
+		t.Error("resumed too early")
 	}
 	ps.remove(b)
 	want("forgotten")
+	all("forgotten", false, 0)
+	if len(ps.resumed) != 1 {
+		t.Error("nobody is told that it goes on")
+	}
 	ps.set(pauseFull, b)
 	want("of no consequence any more")
-	ps.setAll("memory", true)
-	ps.add(pauseStarting, b)
-	ps.clear(pauseStarting, b)
-	want("assigned while everything is paused", 1, 2)
-	ps.setAll("memory", false)
-	want("all run")
 }
 
 // pausing remembers what is paused, as the client does.

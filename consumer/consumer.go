@@ -125,7 +125,7 @@ type tp struct {
 }
 
 const (
-	highMark = 1 << 20 // of a queue, where the memory limit allows it
+	highMark = 4 << 20 // of a queue, where the memory limit allows it
 	// maxTurn is the longest that the poll loop waits for records.
 	maxTurn = 500 * time.Millisecond
 	// fetchTries is after how many failing fetches of one partition it halts.
@@ -153,7 +153,7 @@ func New(cfg Config, o Options) (*Consumer, error) {
 
 		resolveNow: make(chan struct{}, 1),
 	}
-	c.highMark = min(highMark, max(o.Budget.Limit()/16, 1))
+	c.highMark = min(highMark, max(o.Budget.Limit()/8, 1))
 	c.lowMark = c.highMark / 2
 	c.brokers.Store(firstBrokers)
 	c.expansion = firstExpansion
@@ -252,7 +252,7 @@ func (c *Consumer) poll() {
 			cancel()
 		}
 		c.opsMu.Unlock()
-		fetches := c.cl.PollFetches(ctx)
+		fetches := c.fetch(ctx)
 		cancel()
 		c.lastPoll.Store(c.now().UnixNano())
 		c.take(fetches)
@@ -267,6 +267,40 @@ func (c *Consumer) poll() {
 			c.startCommit()
 		}
 	}
+}
+
+// fetch waits for records and takes as many as there is room for; the client
+// keeps the others. While everything is paused it only waits.
+func (c *Consumer) fetch(ctx context.Context) kgo.Fetches {
+	if c.pauses.everything() {
+		select {
+		case <-c.pauses.resumed:
+		case <-ctx.Done():
+		}
+		return nil
+	}
+	if n := c.room(); n > 0 {
+		return c.cl.PollRecords(ctx, n)
+	}
+	// Nothing is there yet. How large records are is known when the first has
+	// come.
+	fetches := c.cl.PollRecords(ctx, 1)
+	if n := c.room(); n > 0 {
+		fetches = append(fetches, c.cl.PollRecords(nil, n)...) //nolint:staticcheck // SA1012: nil is how not to wait
+	}
+	return fetches
+}
+
+// room is how many of the records that the client holds fit into what queues
+// may take, at least one; 0: it holds none. However far batches expand when
+// they are decompressed, they are not taken before there is memory for them.
+func (c *Consumer) room() int {
+	n := c.cl.BufferedFetchRecords()
+	if n <= 0 {
+		return 0
+	}
+	each := c.cl.BufferedFetchBytes()/n + recordOverhead
+	return int(max((c.o.Budget.Limit()/2-c.queued.Load())/each, 1))
 }
 
 // do has the poll loop call f soon, when no commit and no callback runs.
@@ -353,8 +387,8 @@ func (c *Consumer) take(fetches kgo.Fetches) {
 	if len(ready) > 0 {
 		c.pauses.set(pauseFull, full...)
 		for _, a := range full {
-			// The dispatcher may have emptied the queue before the pause: then
-			// nobody else would end it.
+			// The dispatcher may have emptied the queue before the pause, or it
+			// was dropped: then nobody else would end it.
 			if a.low() {
 				c.pauses.clear(pauseFull, a)
 			}
@@ -396,8 +430,9 @@ func (c *Consumer) charge(n int64) {
 const allMemory = "memory"
 
 // checkMemory pauses everything while the queues hold more than a quarter of
-// the budget. The rest is the indexer's: however full the queues are, it can
-// take actions, send them and free both.
+// the budget, which one more poll makes half of it at most. The other half is
+// the indexer's: however full the queues are, it can take actions, send them
+// and free both.
 func (c *Consumer) checkMemory() {
 	limit := c.o.Budget.Limit()
 	c.pauses.setAllBy(allMemory, func(on bool) bool {

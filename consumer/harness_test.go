@@ -80,12 +80,46 @@ func newWorld(t *testing.T, partitions int32, opts ...kfake.Opt) *world {
 		changed: make(chan struct{}),
 	}
 	w.connect()
+	committed := make(chan struct{}, 1)
 	k.ControlKey(int16(kmsg.OffsetCommit), func(kreq kmsg.Request) (kmsg.Response, error, bool) {
 		k.KeepControl()
 		w.sawCommit(kreq.(*kmsg.OffsetCommitRequest))
+		select {
+		case committed <- struct{}{}:
+		default:
+		}
 		return nil, nil, false
 	})
+	done, watch := make(chan struct{}), sync.WaitGroup{}
+	watch.Go(func() { w.watchCommits(committed, done) })
+	t.Cleanup(func() { close(done); watch.Wait() })
 	return w
+}
+
+// watchCommits looks at what the group has committed after each request: never
+// less than before. A request that the broker refuses counts for nothing.
+func (w *world) watchCommits(committed, done <-chan struct{}) {
+	stored := map[tp]int64{}
+	for {
+		select {
+		case <-committed:
+		case <-done:
+			return
+		}
+		info := w.kafka.GroupInfo(testGroup)
+		if info == nil {
+			continue
+		}
+		for topic, partitions := range info.Commits {
+			for partition, c := range partitions {
+				k := tp{topic, partition}
+				if last, ok := stored[k]; ok && c.Offset < last {
+					w.t.Errorf("%s/%d: the commit went down from %d to %d", topic, partition, last, c.Offset)
+				}
+				stored[k] = c.Offset
+			}
+		}
+	}
 }
 
 // connect makes a client that knows the topics as they are now.
@@ -116,9 +150,6 @@ func (w *world) sawCommit(req *kmsg.OffsetCommitRequest) {
 					break
 				}
 			}
-			if last, ok := w.commits[k]; ok && p.Offset < last {
-				w.t.Errorf("%s/%d: the commit went down from %d to %d", name, p.Partition, last, p.Offset)
-			}
 			w.commits[k] = p.Offset
 			if p.Metadata != nil {
 				w.metas[k] = *p.Metadata
@@ -137,7 +168,7 @@ func (w *world) touch() {
 // wait waits until cond, which is called with w.mu held, is true.
 func (w *world) wait(what string, cond func() bool) {
 	w.t.Helper()
-	deadline := time.After(30 * time.Second)
+	deadline := time.After(2 * time.Minute)
 	for {
 		w.mu.Lock()
 		ok, changed := cond(), w.changed
@@ -531,7 +562,7 @@ type member struct {
 func (w *world) config() Config {
 	return Config{
 		Brokers: w.kafka.ListenAddrs(), GroupID: testGroup, Topics: w.topics, Reset: "earliest", OnDataLoss: "halt",
-		ClientID: "test", SessionTimeout: 3 * time.Second, RebalanceTimeout: 10 * time.Second,
+		ClientID: "test", SessionTimeout: 15 * time.Second, RebalanceTimeout: 10 * time.Second,
 		DrainTimeout: 2 * time.Second, CommitInterval: 20 * time.Millisecond, Fetch: Fetch{MaxWait: 20 * time.Millisecond},
 	}
 }
@@ -556,6 +587,9 @@ func (w *world) start(settler func(*sink, []*act), changes ...change) *member {
 		},
 		Writer: m.sink, Sink: m.sink, Budget: m.budget, DeadLetters: m.letters, Generations: w.control,
 		ShutdownTimeout: 5 * time.Second, Log: zerolog.New(logs).Level(zerolog.InfoLevel),
+		// A heartbeat tells of a rebalance: soon, although the session outlives
+		// the stalls of a loaded machine.
+		Kafka: []kgo.Opt{kgo.HeartbeatInterval(100 * time.Millisecond)},
 	}
 	for _, f := range changes {
 		f(&cfg, &o)

@@ -6,7 +6,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// pause is why a partition is not fetched; several may hold at once.
+// pause is why a partition is not read; several may hold at once.
 type pause uint8
 
 const (
@@ -24,19 +24,25 @@ type fetchPauser interface {
 
 var _ fetchPauser = (*kgo.Client)(nil)
 
-// pauses keeps the client's set of paused partitions equal to what the reasons
-// say. Pausing drops what the client has prefetched of a partition, so the
-// marks lie apart.
+// pauses is why partitions are not read. Most reasons are one partition's: it is
+// paused in the client, whose set of paused ones this keeps equal. That drops
+// what the client has prefetched of it, and a fetch of the others that is on its
+// way then has to end before this one is asked for again. So memory that is full
+// and queues that are full are no such reasons: the poll loop takes nothing
+// then, and the client keeps what it has.
 type pauses struct {
 	client fetchPauser
+	// resumed has an element after the poll loop may take again.
+	resumed chan struct{}
 
 	mu      sync.Mutex
 	reasons map[*assignment]pause
-	all     map[string]bool // why everything is paused
+	full    int             // assignments with pauseFull
+	all     map[string]bool // why else nothing is taken
 }
 
 func newPauses(client fetchPauser) *pauses {
-	return &pauses{client: client, reasons: make(map[*assignment]pause), all: make(map[string]bool)}
+	return &pauses{client: client, resumed: make(chan struct{}, 1), reasons: make(map[*assignment]pause), all: make(map[string]bool)}
 }
 
 // add takes a new assignment in, paused for why.
@@ -67,7 +73,8 @@ func (p *pauses) remove(as ...*assignment) {
 	defer p.mu.Unlock()
 	resume := make(map[string][]int32)
 	for _, a := range as {
-		if _, ok := p.reasons[a]; ok {
+		if reasons, ok := p.reasons[a]; ok {
+			p.countFull(reasons, 0)
 			delete(p.reasons, a)
 			resume[a.l.topic] = append(resume[a.l.topic], a.id)
 		}
@@ -85,12 +92,12 @@ func (p *pauses) change(set, clear pause, as []*assignment) {
 	defer p.mu.Unlock()
 	pause, resume := make(map[string][]int32), make(map[string][]int32)
 	for _, a := range as {
-		before, known := p.reasons[a]
+		before := p.reasons[a]
 		after := (before | set) &^ clear
 		p.reasons[a] = after
-		switch {
-		case len(p.all) > 0 && known: // paused, and stays so
-		case after != 0 && (before == 0 || !known) || len(p.all) > 0:
+		p.countFull(before, after)
+		switch before, after := before&^pauseFull, after&^pauseFull; {
+		case after != 0 && before == 0:
 			pause[a.l.topic] = append(pause[a.l.topic], a.id)
 		case after == 0 && before != 0:
 			resume[a.l.topic] = append(resume[a.l.topic], a.id)
@@ -104,7 +111,7 @@ func (p *pauses) change(set, clear pause, as []*assignment) {
 	}
 }
 
-// setAll pauses everything for why, or takes that reason away.
+// setAll has nothing taken for why, or ends that reason.
 func (p *pauses) setAll(why string, on bool) {
 	p.setAllBy(why, func(bool) bool { return on })
 }
@@ -114,48 +121,62 @@ func (p *pauses) setAll(why string, on bool) {
 func (p *pauses) setAllBy(why string, decide func(on bool) bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	on := decide(p.all[why])
-	if p.all[why] == on {
-		return
-	}
-	before := len(p.all)
-	if on {
+	if decide(p.all[why]) {
 		p.all[why] = true
-	} else {
-		delete(p.all, why)
-	}
-	if before > 0 == (len(p.all) > 0) {
 		return
 	}
-	running := make(map[string][]int32)
-	for a, reasons := range p.reasons {
-		if reasons == 0 {
-			running[a.l.topic] = append(running[a.l.topic], a.id)
-		}
-	}
-	if len(running) == 0 {
+	if !p.all[why] {
 		return
 	}
-	if on {
-		p.client.PauseFetchPartitions(running)
-	} else {
-		p.client.ResumeFetchPartitions(running)
+	delete(p.all, why)
+	p.wake()
+}
+
+// countFull notes that an assignment's reasons change; mu must be held.
+func (p *pauses) countFull(before, after pause) {
+	switch {
+	case before&pauseFull == 0 && after&pauseFull != 0:
+		p.full++
+	case before&pauseFull != 0 && after&pauseFull == 0:
+		p.full--
+		p.wake()
 	}
 }
+
+// wake tells the poll loop if it may take again; mu must be held.
+func (p *pauses) wake() {
+	if p.nothing() {
+		return
+	}
+	select {
+	case p.resumed <- struct{}{}:
+	default:
+	}
+}
+
+// everything says whether nothing may be taken.
+func (p *pauses) everything() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.nothing()
+}
+
+// nothing is everything with mu held.
+func (p *pauses) nothing() bool { return p.full > 0 || len(p.all) > 0 }
 
 // of is why an assignment is paused; all includes what pauses everything.
 func (p *pauses) of(a *assignment) (own pause, all bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.reasons[a], len(p.all) > 0
+	return p.reasons[a], p.nothing()
 }
 
-// count is the number of partitions that are not fetched.
+// count is the number of partitions that are not read.
 func (p *pauses) count() (n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, reasons := range p.reasons {
-		if reasons != 0 || len(p.all) > 0 {
+		if reasons != 0 || p.nothing() {
 			n++
 		}
 	}

@@ -126,19 +126,21 @@ func TestCommitOfAnotherGeneration(t *testing.T) {
 	w.produce(0, 10)
 	m := w.start(nil)
 	w.wait("everything to be with the sink", func() bool { return m.sink.held() == 10 })
-	release := make(chan struct{})
+	joining, release := make(chan struct{}), make(chan struct{})
 	joins := 0
 	w.kafka.ControlKey(int16(kmsg.JoinGroup), func(kreq kmsg.Request) (kmsg.Response, error, bool) {
 		w.kafka.KeepControl()
 		if joins++; joins > 1 {
 			return nil, nil, false
 		}
+		close(joining)
 		w.kafka.SleepControl(func() { <-release })
 		resp := kreq.ResponseKind().(*kmsg.JoinGroupResponse)
 		resp.ErrorCode = kerr.UnknownMemberID.Code
 		return resp, nil, true
 	})
 	m.cl.ForceRebalance()
+	<-joining // a commit before it would be a good one
 	committing := func() bool { return len(m.turn) == 1 }
 	m.sink.setSettler(atOnce)
 	w.wait("a commit that waits for the rebalance", committing)
