@@ -117,13 +117,18 @@ func (d *Document) letter() Letter {
 }
 
 // documentID is the letter's place: a letter that is written again finds
-// itself.
+// itself. Where no generation tells of which topic of that name, the record's
+// time does.
 func (l *Letter) documentID() string {
 	id := l.Topic
 	if l.Generation > 1 {
 		id += "+g" + strconv.Itoa(l.Generation)
 	}
-	return fmt.Sprintf("%s+%d+%d", id, l.Partition, l.Offset)
+	id = fmt.Sprintf("%s+%d+%d", id, l.Partition, l.Offset)
+	if l.Generation == 0 {
+		id += "+" + strconv.FormatInt(l.Timestamp.UnixMilli(), 10)
+	}
+	return id
 }
 
 // IndexOptions is what an IndexWriter needs beside its section of the

@@ -173,6 +173,24 @@ func TestIndexWaitsForTheAcknowledgement(t *testing.T) {
 	}
 }
 
+// Where no generation tells a re-created topic's records from those before, the
+// record's time does: their letters do not pass for written.
+func TestIndexOfARecreatedTopicWithoutGenerations(t *testing.T) {
+	f := startIndex(t, nil)
+	l := example(7)
+	l.Generation = 0
+	again := l
+	again.Timestamp, again.Value = l.Timestamp.Add(time.Hour), []byte("another")
+	for _, l := range []Letter{l, l, again} {
+		if err := <-f.write(l); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := f.list(Filter{}); len(got) != 2 {
+		t.Errorf("%d letters, want 2", len(got))
+	}
+}
+
 // A letter that is written again finds itself; one of a later generation does
 // not.
 func TestIndexIsWrittenOnce(t *testing.T) {
