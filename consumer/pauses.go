@@ -46,25 +46,13 @@ func newPauses(client fetchPauser) *pauses {
 }
 
 // add takes a new assignment in, paused for why.
-func (p *pauses) add(why pause, as ...*assignment) { p.change(why, 0, as) }
+func (p *pauses) add(why pause, as ...*assignment) { p.change(why, 0, as, true) }
 
 // set pauses assignments that are known; others are left alone.
-func (p *pauses) set(why pause, as ...*assignment) { p.change(why, 0, p.known(as)) }
+func (p *pauses) set(why pause, as ...*assignment) { p.change(why, 0, as, false) }
 
 // clear takes a reason away; an assignment with none left is fetched again.
-func (p *pauses) clear(why pause, as ...*assignment) { p.change(0, why, p.known(as)) }
-
-func (p *pauses) known(as []*assignment) []*assignment {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	known := make([]*assignment, 0, len(as))
-	for _, a := range as {
-		if _, ok := p.reasons[a]; ok {
-			known = append(known, a)
-		}
-	}
-	return known
-}
+func (p *pauses) clear(why pause, as ...*assignment) { p.change(0, why, as, false) }
 
 // remove forgets assignments. The client keeps a pause for a partition that is
 // not assigned, so it is lifted.
@@ -84,7 +72,7 @@ func (p *pauses) remove(as ...*assignment) {
 	}
 }
 
-func (p *pauses) change(set, clear pause, as []*assignment) {
+func (p *pauses) change(set, clear pause, as []*assignment, add bool) {
 	if len(as) == 0 {
 		return
 	}
@@ -92,7 +80,10 @@ func (p *pauses) change(set, clear pause, as []*assignment) {
 	defer p.mu.Unlock()
 	pause, resume := make(map[string][]int32), make(map[string][]int32)
 	for _, a := range as {
-		before := p.reasons[a]
+		before, known := p.reasons[a]
+		if !known && !add {
+			continue
+		}
 		after := (before | set) &^ clear
 		p.reasons[a] = after
 		p.countFull(before, after)

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"strconv"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -105,7 +106,9 @@ func TestWaitingForATurnIsIdle(t *testing.T) {
 			t.Errorf("done after %s, want it at the end of the turn", done.Sub(at))
 		}
 		c.Close()
-		<-ended
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
 	})
 }
 
@@ -145,4 +148,27 @@ func TestConflictsAreCharged(t *testing.T) {
 // pass lets virtual time go by.
 func pass(d time.Duration) {
 	time.Sleep(d) //nolint:forbidigo // the clock is a bubble's
+}
+
+// noClient is a client that pauses nothing.
+type noClient struct{}
+
+func (noClient) PauseFetchPartitions(map[string][]int32) map[string][]int32 { return nil }
+func (noClient) ResumeFetchPartitions(map[string][]int32)                   {}
+
+// A reason that comes when an assignment is forgotten does not bring it back:
+// the pause would be the next assignment's of that partition.
+func TestForgottenIsNotPaused(t *testing.T) {
+	p := newPauses(noClient{})
+	a := &assignment{l: &ledger{topic: testTopic}}
+	for range 50_000 {
+		p.add(pauseStarting, a)
+		var wg sync.WaitGroup
+		wg.Go(func() { p.set(pauseHalted, a) })
+		wg.Go(func() { p.remove(a) })
+		wg.Wait()
+		if len(p.reasons) > 0 {
+			t.Fatal("it is paused again")
+		}
+	}
 }
