@@ -197,7 +197,7 @@ func (k *Kafka) FailCommits(group string, err *kerr.Error, n int) *kfake.FaultHa
 // Evict removes a member from a classic group, as the end of its session does:
 // the brokers here never end that of a member whose connection broke while it
 // waited for the answer to a JoinGroup.
-func (k *Kafka) Evict(ctx context.Context, group, member string) error {
+func (k *Kafka) Evict(ctx context.Context, group string, member kfake.GroupMember) error {
 	client, err := kgo.NewClient(k.ClientOptions()...)
 	if err != nil {
 		return fmt.Errorf("embedded kafka: %w", err)
@@ -206,14 +206,14 @@ func (k *Kafka) Evict(ctx context.Context, group, member string) error {
 	req := kmsg.NewPtrLeaveGroupRequest()
 	req.Group = group
 	m := kmsg.NewLeaveGroupRequestMember()
-	m.MemberID = member
+	m.MemberID, m.InstanceID = member.MemberID, member.InstanceID
 	req.Members = append(req.Members, m)
 	resp, err := req.RequestWith(ctx, client)
 	if err == nil {
 		err = kerr.ErrorForCode(resp.ErrorCode)
 	}
 	if err != nil {
-		return fmt.Errorf("embedded kafka: evict %s from %s: %w", member, group, err)
+		return fmt.Errorf("embedded kafka: evict %s from %s: %w", member.MemberID, group, err)
 	}
 	return nil
 }
