@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -40,7 +41,29 @@ func (s *scenario) cast(r *rand.Rand) {
 			}
 		}
 	}
+	if s.cfg.static {
+		// One that is killed may start anew in its place, before the group knows.
+		for _, x := range slices.Clone(s.steps) {
+			if m, again := n, x; x.kind == "hard kill" && r.IntN(2) == 0 {
+				var before int
+				_, _ = fmt.Sscanf(again.text, "member %d", &before) // this file wrote it
+				s.step("restart", x.at+between(r, 0, 5*time.Second), fmt.Sprintf("member %d as %d", before, m), func(w *world) { w.joinAs(m, before) })
+				n++
+			}
+		}
+	}
 	s.members = n
+	if s.grow != nil {
+		s.steps = append(s.steps, step{at: s.grow.at, kind: "growth", text: fmt.Sprintf("%s has %d partitions, the generation is raised", s.topics[0].name, s.grow.partitions),
+			begin: func(w *world) func() {
+				w.met("growth", 1)
+				w.growTopic()
+				return nil
+			}})
+		lives(n, s.grow.at+between(r, 0, 3*time.Second))
+		s.members++
+		return
+	}
 	if r.IntN(3) > 0 {
 		return
 	}
@@ -91,10 +114,11 @@ func (s *scenario) disturb(r *rand.Rand) {
 	}
 }
 
-// late says whether something may reach the servers long after it was sent.
+// late says whether something may reach the servers long after it was sent, or
+// what is newer of a key before what is older.
 func (s *scenario) late() bool {
 	for _, x := range s.steps {
-		if x.kind == "zombie" || x.kind == "es late writes" {
+		if x.kind == "zombie" || x.kind == "es late writes" || x.kind == "growth" {
 			return true
 		}
 	}

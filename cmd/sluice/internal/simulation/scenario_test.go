@@ -37,6 +37,7 @@ type scenario struct {
 	batches []batchPlan // in order
 	steps   []step      // by time
 	members int         // how many are named in steps
+	grow    *growth     // nil: no topic gets more partitions
 	cfg     configPlan
 	records int
 }
@@ -49,20 +50,28 @@ type topicPlan struct {
 	shards     int
 }
 
+// growth is a topic that gets more partitions, so that keys move: the group is
+// stopped, the generation raised, and others start.
+type growth struct {
+	at         time.Duration
+	partitions int32 // of the first topic, from then on
+}
+
 // batchPlan is what is produced at once.
 type batchPlan struct {
 	at      time.Duration
 	records []*planned
 	abort   bool // its transaction is aborted: the records never count
+	grown   bool // the topic has grown before
 }
 
 // planned is a record and what is to become of it.
 type planned struct {
 	*kgo.Record
-	fate   fate
-	index  string
-	doc    string // the id of its document
-	tenant int
+	fate  fate
+	index string
+	doc   string // the id of its document
+	gen   int    // recorded generation
 }
 
 type fate uint8
@@ -78,6 +87,8 @@ const (
 type configPlan struct {
 	text         []byte
 	tombstones   bool
+	openSearch   bool
+	static       bool // members with an instance id
 	offsets      bool // version: offset
 	transactions bool // the producer's, not Sluice's
 	session      time.Duration
@@ -130,6 +141,9 @@ func derive(seed uint64) *scenario {
 		})
 	}
 	s.configure(r)
+	if !s.cfg.offsets && r.IntN(8) == 0 {
+		s.grow = &growth{at: between(r, load/4, load*3/4), partitions: s.topics[0].partitions + 1 + int32(r.IntN(6))}
+	}
 	s.produce(r)
 	s.cast(r)
 	s.disturb(r)
@@ -142,6 +156,7 @@ func (s *scenario) configure(r *rand.Rand) {
 	c.session = between(r, 6*time.Second, 12*time.Second)
 	c.request = between(r, 2*time.Second, 10*time.Second)
 	c.tombstones, c.offsets, c.transactions = r.IntN(5) == 0, r.IntN(6) == 0, r.IntN(4) == 0
+	c.openSearch, c.static = r.IntN(5) == 0, r.IntN(6) == 0
 	topics := make([]string, len(s.topics))
 	for i, t := range s.topics {
 		topics[i] = t.name
@@ -163,13 +178,13 @@ func (s *scenario) configure(r *rand.Rand) {
 		},
 		"documents": documents,
 		"indexer": map[string]any{
-			"flush_bytes": pick(r, "4KiB", "16KiB", "64KiB", "4MiB"), "flush_documents": pick(r, 1, 7, 50, 10000, 10000),
+			"flush_bytes": pick(r, "4KiB", "16KiB", "64KiB", "512KiB"), "flush_documents": pick(r, 1, 7, 50, 10000, 10000),
 			"flush_interval": pick(r, "20ms", "100ms", "500ms", "1s"),
 			"requests":       map[string]any{"min": 1, "max": pick(r, 1, 2, 4, 16)},
 			"scaling":        map[string]any{"min": 1, "max": 1 + r.IntN(3)},
 			"retry":          map[string]any{"initial": "100ms", "max": pick(r, "1s", "5s")},
 		},
-		"memory":           map[string]any{"limit": pick(r, "4MiB", "8MiB", "64MiB")},
+		"memory":           map[string]any{"limit": pick(r, "1MiB", "8MiB", "64MiB")},
 		"dead_letter":      map[string]any{"topic": deadLetters},
 		"routing":          map[string]any{"control_index": control},
 		"procs":            map[string]any{"mode": "runtime"},
@@ -213,32 +228,36 @@ func (s *scenario) produce(r *rand.Rand) {
 	s.records = 500 + r.IntN(150)
 	large := r.IntN(4) == 0
 	for n := 0; n < s.records; {
-		b := batchPlan{at: between(r, 0, load), abort: s.cfg.transactions && r.IntN(6) == 0}
-		for range min(1+r.IntN(60), s.records-n) {
-			b.records = append(b.records, s.record(r, n, keys, large))
-			n++
-		}
-		s.batches = append(s.batches, b)
+		size := min(1+r.IntN(60), s.records-n)
+		s.batches = append(s.batches, batchPlan{at: between(r, 0, load), records: make([]*planned, size)})
+		n += size
 	}
 	// Their times are in order, but not evenly spread: bursts and pauses.
-	at := make([]time.Duration, len(s.batches))
-	for i, b := range s.batches {
-		at[i] = b.at
-	}
-	slices.Sort(at)
+	slices.SortFunc(s.batches, func(a, b batchPlan) int { return int(a.at - b.at) })
+	n := 0
 	for i := range s.batches {
-		s.batches[i].at = at[i]
+		b := &s.batches[i]
+		b.abort = s.cfg.transactions && r.IntN(6) == 0
+		b.grown = s.grow != nil && b.at >= s.grow.at
+		for k := range b.records {
+			b.records[k] = s.record(r, n, keys, large, b.grown)
+			n++
+		}
 	}
 }
 
-func (s *scenario) record(r *rand.Rand, n, keys int, large bool) *planned {
-	t := &s.topics[r.IntN(len(s.topics))]
-	p := &planned{Record: &kgo.Record{Topic: t.name}}
+func (s *scenario) record(r *rand.Rand, n, keys int, large, grown bool) *planned {
+	topic := r.IntN(len(s.topics))
+	t := s.topics[topic]
+	p := &planned{Record: &kgo.Record{Topic: t.name}, gen: 1}
+	if grown && topic == 0 {
+		t.partitions, p.gen = s.grow.partitions, 2
+	}
 	key := fmt.Sprintf("key-%d", r.IntN(keys))
 	place := fnv.New32a()
 	_, _ = place.Write([]byte(key)) // never fails
 	p.Partition = int32(place.Sum32() % uint32(t.partitions))
-	p.tenant = int(place.Sum32()>>8) % t.tenants
+	tenant := int(place.Sum32()>>8) % t.tenants
 	p.Key, p.doc = []byte(key), key
 	pad := r.IntN(200)
 	if large {
@@ -267,15 +286,24 @@ func (s *scenario) record(r *rand.Rand, n, keys int, large bool) *planned {
 	default:
 		p.Value = []byte(good)
 	}
-	p.index = fmt.Sprintf("i-%s-%d", t.name, p.tenant)
-	p.Headers = []kgo.RecordHeader{{Key: "tenant", Value: fmt.Append(nil, p.tenant)}, {Key: "other", Value: nil}}
+	p.index = fmt.Sprintf("i-%s-%d", t.name, tenant)
+	p.Headers = []kgo.RecordHeader{{Key: "tenant", Value: fmt.Append(nil, tenant)}, {Key: "other", Value: nil}}
 	return p
 }
 
 // document is the source that an index must hold for the record.
 func (p *planned) document() string { return strings.ReplaceAll(string(p.Value), ",\n  ", ",") }
 
-// version is what a record of generation 1 is written with (DESIGN 5.2).
+// position is the id of a record without a key (DESIGN 5.1).
+func (p *planned) position() string {
+	topic := p.Topic
+	if p.gen > 1 {
+		topic += fmt.Sprintf("+g%d", p.gen)
+	}
+	return fmt.Sprintf("%s+%d+%d", topic, p.Partition, p.Offset)
+}
+
+// version is what a record is written with (DESIGN 5.2).
 func (s *scenario) version(p *planned) int64 {
 	switch {
 	case len(p.Key) == 0:
@@ -283,5 +311,5 @@ func (s *scenario) version(p *planned) int64 {
 	case s.cfg.offsets:
 		return p.Offset
 	}
-	return 1<<53 | (p.Offset+1)<<8
+	return int64(p.gen)<<53 | (p.Offset+1)<<8
 }

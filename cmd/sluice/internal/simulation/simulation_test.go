@@ -119,7 +119,7 @@ func TestSimulation(t *testing.T) {
 var all = &totals{windows: map[string]int{}, hits: map[string]int{}}
 
 func TestMain(m *testing.M) {
-	debug.SetGCPercent(400) // the worlds are small and short-lived
+	debug.SetGCPercent(200) // the worlds are small and short-lived
 	code := m.Run()
 	if all.scenarios > 0 {
 		fmt.Println(all)

@@ -17,12 +17,14 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/sluicehq/sluice/cmd/sluice/internal/app"
 	"github.com/sluicehq/sluice/elastic"
 	"github.com/sluicehq/sluice/embedded"
+	"github.com/sluicehq/sluice/generation"
 )
 
 // world is one run of a scenario, inside a synctest bubble.
@@ -40,6 +42,9 @@ type world struct {
 	problems []string
 	hits     map[string]int // what was met, by kind of fault
 	highest  map[place]int64
+
+	old   chan struct{} // closed when all is produced that comes before the growth
+	grown chan struct{} // closed when the topic has grown
 
 	commits, checks atomic.Int64 // of the oracle
 	rebalances      int
@@ -104,7 +109,7 @@ func (w *world) met(kind string, hits int) {
 func run(s *scenario) *world {
 	w := &world{
 		s: s, start: time.Now(), log: &logbook{}, byPlace: map[place]*planned{}, hits: map[string]int{},
-		highest: map[place]int64{}, members: make([]*member, s.members),
+		highest: map[place]int64{}, members: make([]*member, s.members), old: make(chan struct{}), grown: make(chan struct{}),
 	}
 	defer func() { w.took = time.Since(w.start) }()
 	if err := w.setUp(); err != nil {
@@ -170,7 +175,7 @@ func (w *world) evict(seen map[string]int) {
 			continue
 		}
 		if seen[m.MemberID]++; seen[m.MemberID] > 2*int(w.s.cfg.session/time.Second) {
-			if err := w.kafka.Evict(context.Background(), group, m.MemberID); err != nil {
+			if err := w.kafka.Evict(context.Background(), group, m); err != nil {
 				w.fail("%v", err)
 			}
 		}
@@ -181,7 +186,7 @@ func (w *world) evict(seen map[string]int) {
 // partition does not know its id.
 func (w *world) alive(g kfake.GroupMember) bool {
 	for _, m := range w.members {
-		if m != nil && !m.killed && g.ClientID == m.name() {
+		if m != nil && !m.killed && !m.checked && g.ClientID == m.name() {
 			id := m.app.Status().(app.Status).Consumer.Member
 			return id == "" || id == g.MemberID
 		}
@@ -206,7 +211,11 @@ func (w *world) setUp() error {
 		return err
 	}
 	w.kafka = kafka
-	w.es = embedded.NewElasticsearch(embedded.Config{History: true, Seed: w.s.seed})
+	flavour := embedded.FlavourElasticsearch
+	if w.s.cfg.openSearch {
+		flavour = embedded.FlavourOpenSearch
+	}
+	w.es = embedded.NewElasticsearch(embedded.Config{Flavour: flavour, History: true, Seed: w.s.seed})
 	for _, t := range w.s.topics {
 		if err := kafka.CreateTopic(t.name, t.partitions, nil); err != nil {
 			return err
@@ -261,8 +270,23 @@ func (w *world) put(path, body string) {
 // simulationHeader marks requests that no fault may fall on.
 const simulationHeader = "X-Simulation"
 
-// produce writes the batches at their times.
+// produce writes the batches at their times. Where the topic grows, those that
+// come after wait for that.
 func (w *world) produce(ctx context.Context) error {
+	old := len(w.s.batches)
+	if i := slices.IndexFunc(w.s.batches, func(b batchPlan) bool { return b.grown }); i >= 0 {
+		old = i
+	}
+	err := w.produceAll(ctx, w.s.batches[:old])
+	close(w.old)
+	if err != nil || w.s.grow == nil {
+		return err
+	}
+	<-w.grown
+	return w.produceAll(ctx, w.s.batches[old:])
+}
+
+func (w *world) produceAll(ctx context.Context, batches []batchPlan) error {
 	opts := append(w.kafka.ClientOptions(), kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.ProducerLinger(0))
 	if w.s.cfg.transactions {
 		opts = append(opts, kgo.TransactionalID("producer"))
@@ -272,7 +296,7 @@ func (w *world) produce(ctx context.Context) error {
 		return err
 	}
 	defer client.Close()
-	for _, b := range w.s.batches {
+	for _, b := range batches {
 		pass(b.at - time.Since(w.start))
 		if w.s.cfg.transactions {
 			if err := client.BeginTransaction(); err != nil {
@@ -303,7 +327,7 @@ func (w *world) produced(batch []*planned) {
 	w.mu.Lock()
 	for _, p := range batch {
 		if p.doc == "" {
-			p.doc = fmt.Sprintf("%s+%d+%d", p.Topic, p.Partition, p.Offset)
+			p.doc = p.position()
 		}
 		w.byPlace[place{p.Topic, p.Partition, p.Offset}] = p
 	}
@@ -340,8 +364,80 @@ func (w *world) play() {
 	}
 }
 
+// growTopic stops all members, gives the first topic more partitions and
+// raises its generation, as an operator does.
+func (w *world) growTopic() {
+	defer close(w.grown)
+	<-w.old
+	w.stopAll()
+	ghosts := map[string]int{}
+	for range 300 {
+		if g := w.kafka.GroupInfo(group); g == nil || len(g.Members) == 0 {
+			break
+		}
+		w.evict(ghosts)
+		pass(time.Second)
+	}
+	if err := w.raise(context.Background()); err != nil {
+		w.fail("the growth: %v", err)
+	}
+}
+
+func (w *world) raise(ctx context.Context) error {
+	name := w.s.topics[0].name
+	cfg, err := w.s.config()
+	if err != nil {
+		return err
+	}
+	cluster, err := elastic.New(cfg.Elasticsearch, elastic.WithRoundTripper(unharmed{w.es.Transport()}))
+	if err != nil {
+		return err
+	}
+	defer cluster.Close(ctx)
+	store := cluster.Control(control)
+	if err := store.Open(ctx); err != nil {
+		return err
+	}
+	client, err := kgo.NewClient(w.kafka.ClientOptions()...)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	admin := kadm.NewClient(client)
+	before, err := admin.ListTopics(ctx, name)
+	if err != nil {
+		return err
+	}
+	// It is recorded even if no member has come so far.
+	t := generation.Topic{Name: name, ID: before[name].ID.String(), Partitions: int32(len(before[name].Partitions))}
+	if _, err := generation.Ensure(ctx, store, t); err != nil {
+		return err
+	}
+	if _, err := admin.UpdatePartitions(ctx, int(w.s.grow.partitions), name); err != nil {
+		return err
+	}
+	t.Partitions = w.s.grow.partitions
+	ends := map[int32]int64{}
+	for _, p := range w.kafka.PartitionInfos(name) {
+		ends[p.Partition] = p.HighWatermark
+	}
+	_, _, err = generation.Apply(ctx, store, generation.Raise{Topic: t, LogEnds: ends, LogEndsLater: ends})
+	return err
+}
+
+// unharmed sends requests that no fault falls on.
+type unharmed struct{ next http.RoundTripper }
+
+func (u unharmed) RoundTrip(req *http.Request) (*http.Response, error) {
+	req.Header.Set(simulationHeader, "1")
+	return u.next.RoundTrip(req)
+}
+
 // join starts a member.
-func (w *world) join(n int) {
+func (w *world) join(n int) { w.joinAs(n, n) }
+
+// joinAs starts a member in the place of another one, if places have names.
+func (w *world) joinAs(n, instance int) {
 	cfg, err := w.s.config()
 	if err != nil {
 		w.fail("configuration: %v", err)
@@ -352,6 +448,9 @@ func (w *world) join(n int) {
 		n: n, link: newLink(w.kafka.DialContext, w.es.Transport()), metrics: prometheus.NewRegistry(), done: make(chan struct{}),
 	}
 	cfg.Kafka.ClientID = m.name()
+	if w.s.cfg.static {
+		cfg.Kafka.InstanceID = fmt.Sprintf("place-%d", instance)
+	}
 	log := zerolog.New(w.log).Level(zerolog.InfoLevel).Hook(clock{w.start}).With().Int("member", n).Logger()
 	m.app, err = app.New(cfg, app.Options{
 		Log: log, Version: "simulation", Metrics: m.metrics,
