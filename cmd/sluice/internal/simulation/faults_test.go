@@ -54,12 +54,14 @@ func (s *scenario) cast(r *rand.Rand) {
 	}
 	s.members = n
 	if s.grow != nil {
-		s.steps = append(s.steps, step{at: s.grow.at, kind: "growth", text: fmt.Sprintf("%s has %d partitions, the generation is raised", s.topics[0].name, s.grow.partitions),
+		s.steps = append(s.steps, step{
+			at: s.grow.at, kind: "growth", text: fmt.Sprintf("%s has %d partitions, the generation is raised", s.topics[0].name, s.grow.partitions),
 			begin: func(w *world) func() {
 				w.met("growth", 1)
 				w.growTopic()
 				return nil
-			}})
+			},
+		})
 		lives(n, s.grow.at+between(r, 0, 3*time.Second))
 		s.members++
 		return
