@@ -106,14 +106,13 @@ func TestV03_LostPartitionIsNotCommitted(t *testing.T) {
 func TestV06_JoinAndLeave(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, worldOptions{partitions: 6})
-	const yaml = "kafka: {session_timeout: 3s}" // heartbeats tell of a rebalance, 15 times as often
-	stay := w.start(yaml)
+	stay := w.start("")
 	stay.awaitHeld(6)
 	stop := w.load(200)
 	defer stop()
 	var left float64
 	for range 10 {
-		guest := w.start(yaml)
+		guest := w.start("")
 		guest.awaitHeld(3)
 		before := guest.outcomes("indexed")
 		w.await("the guest to work", func() error {
@@ -144,8 +143,7 @@ func TestV06_JoinAndLeave(t *testing.T) {
 func TestV07_OneLeaves(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, worldOptions{partitions: 12})
-	const yaml = "kafka: {session_timeout: 3s}"
-	a, b, c := w.start(yaml), w.start(yaml), w.start(yaml)
+	a, b, c := w.start(""), w.start(""), w.start("")
 	for _, p := range []*program{a, b, c} {
 		p.awaitHeld(4)
 	}
