@@ -503,6 +503,26 @@ func (a *assignment) committable(all bool) (at kgo.EpochOffset, ok bool) {
 	return at, true
 }
 
+// restartPoint is where a partition starts over: at the first record that is
+// not handled, but not below what the group has committed. That can be more
+// than this assignment handled, where another member had the partition
+// meanwhile; what lies below is its affair.
+func (a *assignment) restartPoint() (at kgo.EpochOffset, ok bool) {
+	a.l.mu.Lock()
+	defer a.l.mu.Unlock()
+	offset, ok := a.tracker.Committable()
+	if a.over || !ok {
+		return at, false
+	}
+	at = kgo.EpochOffset{Epoch: -1, Offset: max(offset, a.committed)}
+	for i := range a.marks {
+		if a.marks[i].offset < at.Offset {
+			at.Epoch = a.marks[i].epoch
+		}
+	}
+	return at, true
+}
+
 // commitAgreed notes a commit that the broker has acknowledged.
 func (a *assignment) commitAgreed(offset int64) {
 	a.l.mu.Lock()

@@ -272,3 +272,26 @@ func (n *null) Add(_ context.Context, a *indexer.Action) error {
 	return nil
 }
 func (*null) Publish() {}
+
+// A partition whose group has committed more than it handled itself starts
+// over there: it must not wait for ever for a commit that would go back.
+func TestRestartPoint(t *testing.T) {
+	_, a := benchConsumer(&heap{}, &postponed{}, rules{})
+	var recs []*kgo.Record
+	for offset := range int64(10) {
+		recs = append(recs, &kgo.Record{Topic: testTopic, Offset: offset, LeaderEpoch: int32(offset / 5), Value: []byte("{}")})
+	}
+	if _, err := a.enqueue(recs); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, _, _, ok := a.take(); !ok {
+		t.Fatal("nothing to take")
+	}
+	if at, ok := a.restartPoint(); !ok || at.Offset != 0 {
+		t.Errorf("nothing handled: %+v, %v", at, ok)
+	}
+	a.commitAgreed(7)
+	if at, ok := a.restartPoint(); !ok || at.Offset != 7 || at.Epoch != 1 {
+		t.Errorf("the group has committed 7: %+v, %v", at, ok)
+	}
+}

@@ -628,7 +628,7 @@ func (c *Consumer) shutdown(cause error) {
 // been revoked and assigned.
 func (c *Consumer) restart(a *assignment, why string) {
 	c.do(func() {
-		at, ok := a.committable(true)
+		at, ok := a.restartPoint()
 		if c.holding(tp{a.l.topic, a.id}) != a || !ok {
 			return
 		}

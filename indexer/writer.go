@@ -10,11 +10,8 @@ import (
 	"github.com/sluicehq/sluice/indexer/bulk"
 )
 
-// Errors of Writer.Add.
-var (
-	ErrClosed  = errors.New("indexer: closed")
-	ErrDropped = errors.New("indexer: the action's source was dropped")
-)
+// ErrClosed is Writer.Add's error where the indexer was closed.
+var ErrClosed = errors.New("indexer: closed")
 
 // Writer encodes actions and hands them to the indexers. It belongs to one
 // goroutine at a time. Actions on one (target, id) must go through one writer
