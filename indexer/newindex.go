@@ -38,7 +38,7 @@ func (x *Indexer) admit(t *target, perHour int) {
 			wait := outagePing
 			switch {
 			case !known:
-			case t.queued == 0 && t.waitBytes == 0:
+			case h.kind == kindNewIndex && t.queued == 0 && t.waitBytes == 0:
 				// What waited was dropped: no index comes of it, nor a claim on
 				// the hour.
 			case exists || len(x.newIndices) < perHour:
