@@ -97,6 +97,14 @@ func TestInit(t *testing.T) {
 	}
 }
 
+// Where nobody can be asked, no lag of 0 is shown.
+func TestStatusOfNobody(t *testing.T) {
+	code, stdout, stderr := sluice(t, "status", "--admin", "http://127.0.0.1:1", "--interval", "1ms")
+	if code != 1 || !strings.Contains(stdout, "not known: none of these replicas") || strings.Contains(stdout, "0 records") || !strings.Contains(stderr, "no `sluice run` listens there") {
+		t.Errorf("exit code %d:\n%s%s", code, stdout, stderr)
+	}
+}
+
 func TestVersionDecode(t *testing.T) {
 	n, err := document.Sequence(3, 1024)
 	if err != nil {

@@ -245,7 +245,12 @@ func (s *statusSum) show(out io.Writer) {
 		fmt.Fprintf(table, "%s\t%s\n", name, fmt.Sprintf(format, args...))
 	}
 	line("group", "%s, %d of %s members seen, %d partitions", orDash(s.Group), s.MembersSeen, members, s.Partitions)
-	line("lag", "%d records, oldest %.1fs", s.Lag, s.LagSeconds)
+	if s.Partitions > 0 {
+		line("lag", "%d records, oldest %.1fs", s.Lag, s.LagSeconds)
+	} else {
+		line("lag", "not known: none of these replicas holds a partition")
+		eta = "-"
+	}
 	if s.LagUnknown > 0 {
 		line("", "and that of %d partitions, which is not known yet", s.LagUnknown)
 	}

@@ -142,6 +142,10 @@ func (v *validation) kafka(ctx context.Context, cfg *config.Config) {
 	defer cancel()
 
 	metadata, err := admin.BrokerMetadata(ctx)
+	if errors.Is(err, kerr.IllegalSaslState) {
+		v.fail("this listener takes no login: remove kafka.sasl, or name the port of one that does (%v)", err)
+		return
+	}
 	if err != nil {
 		v.fail("no broker answers: %v", err)
 		return

@@ -42,7 +42,7 @@ func judge(v view) (state admin.State, reason string, since time.Time) {
 	case v.kafka != "":
 		return admin.Starting, "waiting for Kafka: " + v.kafka, v.kafkaSince
 	case !v.joined:
-		return admin.Starting, "waiting for Kafka: not in the group, or its coordinator does not answer", time.Time{}
+		return admin.Starting, "waiting for Kafka: not in the group yet: none of kafka.topics exists, a member that was killed still counts (up to kafka.session_timeout), or the coordinator does not answer", time.Time{}
 	case len(v.halted) > 0:
 		first := v.halted[0]
 		for _, h := range v.halted {
