@@ -20,7 +20,7 @@ type link struct {
 }
 
 func newLink(next indexer.Transport) *link {
-	return &link{next: next, since: time.Now(), reason: "it has not answered yet"}
+	return &link{next: next, since: time.Now(), reason: "it has not told its version yet: the log says why (waiting for elasticsearch)"}
 }
 
 // Perform implements indexer.Transport.
