@@ -96,6 +96,9 @@ func checkLiteral(s string, first, whole bool) error {
 // checkLayout refuses layouts whose text cannot stand in a name, or has not
 // always the same length.
 func checkLayout(layout string) error {
+	if layout == time.Date(2024, time.November, 28, 23, 59, 59, 0, time.UTC).Format(layout) {
+		return fmt.Errorf("the layout %q has no part of a time in it, so all records would share one name: write it for the moment 2006-01-02 15:04:05, as in 2006-01-02", layout)
+	}
 	var length int
 	for month := time.January; month <= time.December; month++ {
 		for _, t := range []time.Time{

@@ -193,3 +193,14 @@ func mustRules(t testing.TB, cfg Config) *Rules {
 	}
 	return m.base
 }
+
+func TestCheckLayout(t *testing.T) {
+	for layout, ok := range map[string]bool{
+		"2006-01-02": true, "2006.01": true, "2006": true, "15": true,
+		"yyyy.mm.dd": false, "": false, "2006-1": false, "Jan": false, "2006/01": false,
+	} {
+		if err := checkLayout(layout); (err == nil) != ok {
+			t.Errorf("%q: %v", layout, err)
+		}
+	}
+}
