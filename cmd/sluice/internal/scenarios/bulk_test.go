@@ -114,7 +114,7 @@ func (w *world) produceFilled(n, size int) {
 func TestV21_ServerErrorWhileTheBufferIsFull(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, worldOptions{partitions: 4})
-	w.produceFilled(3000, 8<<10)
+	w.produceFilled(1200, 8<<10)
 	broken := w.es.Inject(embedded.Rule{API: "bulk", Fault: embedded.ServerError()})
 	p := w.begin("{indexer: {flush_bytes: 256KiB}, memory: {limit: 16MiB}}")
 	w.await("memory to be full", func() error {
@@ -147,9 +147,11 @@ func TestV22_AnswerKeys(t *testing.T) {
 			w := newWorld(t, worldOptions{})
 			w.effect = nil // updates carry no version to go by
 			const n = 50
+			var all []*kgo.Record
 			for i := range n {
-				w.produce(test.record(i))
+				all = append(all, test.record(i))
 			}
+			w.produce(all...)
 			known, unknown := fmt.Appendf(nil, "{%q:", test.key), []byte(`{"frobnicate":`)
 			w.es.Inject(embedded.Rule{API: "bulk", Next: 1, Fault: embedded.Fault{Edit: func(body []byte) []byte {
 				if got := bytes.Count(body, known); got != n {
@@ -184,10 +186,13 @@ func TestV23_CreateSeesItsOwnFirstTry(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, worldOptions{})
 	const n = 100
-	want := map[string]versioned{}
+	var all []*kgo.Record
 	for i := range n {
-		r := value(fmt.Sprintf(`{"n":%d}`, i))
-		w.produce(r)
+		all = append(all, value(fmt.Sprintf(`{"n":%d}`, i)))
+	}
+	w.produce(all...)
+	want := map[string]versioned{}
+	for _, r := range all {
 		want[fmt.Sprintf("%s+0+%d", topic, r.Offset)] = versioned{string(r.Value), keyless}
 	}
 	lost := w.es.Inject(embedded.Rule{API: "bulk", Next: 1, Fault: embedded.Lost()})
@@ -510,7 +515,7 @@ func TestV28_HeldShare(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, worldOptions{})
 	w.must(http.MethodPut, "/"+index, `{"settings":{"index.blocks.write":true}}`)
-	w.produceFilled(3000, 8<<10)
+	w.produceFilled(1200, 8<<10)
 	p := w.begin("{indexer: {flush_bytes: 256KiB}, memory: {limit: 16MiB, held_share: 25%}}")
 	p.awaitHold(index)
 	looks := 0
@@ -522,7 +527,7 @@ func TestV28_HeldShare(t *testing.T) {
 		if len(held) == 1 && held[0].Bytes > 5<<20 {
 			t.Fatalf("%d bytes wait for the held target, its share is 4 MiB", held[0].Bytes)
 		}
-		if looks < 50 {
+		if looks < 10 {
 			return fmt.Errorf("%v partitions are paused, held are %+v", paused, held)
 		}
 		return nil
@@ -588,18 +593,19 @@ func TestV30_MemoryWhileElasticsearchIsDown(t *testing.T) {
 	t.Parallel()
 	const partitions = 24 // whose queues would fill memory, each below its own mark
 	w := newWorld(t, worldOptions{partitions: partitions})
-	const n, size, limit = 4000, 8 << 10, 16 << 20 // twice what memory holds
+	const n, size, limit = 2000, 8 << 10, 8 << 20 // twice what memory holds
 	w.produceFilled(n, size)
 	down := w.es.Inject(embedded.Rule{API: "bulk", Fault: embedded.Refused()})
-	p := w.begin("{indexer: {flush_bytes: 256KiB}, memory: {limit: 16MiB}}")
+	p := w.begin("{indexer: {flush_bytes: 128KiB}, memory: {limit: 8MiB}}")
 	// Each look of await checks that no more is held than may be.
 	looks := 0
 	w.await("memory to be full, for a while", func() error {
-		paused, used := p.sum("sluice_partitions_paused"), p.sum("sluice_memory_used_bytes")
+		families := p.gather()
+		paused, used := sumOf(families, "sluice_partitions_paused"), sumOf(families, "sluice_memory_used_bytes")
 		if paused == partitions && used > limit/4 {
 			looks++
 		}
-		if looks < 50 || down.Hits() < 10 {
+		if looks < 10 || down.Hits() < 10 {
 			return fmt.Errorf("%v partitions are paused, %v bytes held, %d requests failed", paused, used, down.Hits())
 		}
 		return nil
