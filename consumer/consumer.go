@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -199,7 +200,9 @@ func (c *Consumer) Run(ctx context.Context) error {
 		c.dispatcher = newDispatcher(c, c.o.Writer)
 		c.running.Store(true)
 	}
-	if _, err := kgo.NewClient(c.opts...); err != nil {
+	clientContext, hangUp := context.WithCancel(context.Background())
+	defer hangUp()
+	if _, err := kgo.NewClient(append(slices.Clip(c.opts), kgo.WithContext(clientContext))...); err != nil {
 		return fmt.Errorf("consumer: kafka client: %w", err)
 	}
 	unlink := context.AfterFunc(ctx, func() { c.stop(nil) })
@@ -221,7 +224,7 @@ func (c *Consumer) Run(ctx context.Context) error {
 	if errors.Is(err, context.Canceled) {
 		err = nil
 	}
-	c.shutdown(err)
+	c.shutdown(err, hangUp)
 	c.tasks.Wait()
 	cancel()
 	wg.Wait()
@@ -595,8 +598,8 @@ func (c *Consumer) holds(t *topic) bool {
 }
 
 // shutdown drains everything and leaves the group; cause is why Run ends, nil
-// for an orderly end.
-func (c *Consumer) shutdown(cause error) {
+// for an orderly end. hangUp fails all requests of the client.
+func (c *Consumer) shutdown(cause error, hangUp func()) {
 	c.cl.AllowRebalance()
 	deadline := c.now().Add(c.o.ShutdownTimeout)
 	c.takeTurn()
@@ -614,8 +617,13 @@ func (c *Consumer) shutdown(cause error) {
 	// left, and tells the coordinator.
 	ctx, cancel := context.WithTimeout(context.Background(), max(deadline.Sub(c.now()), 2*time.Second))
 	defer cancel()
-	if err := c.cl.LeaveGroupContext(ctx); err != nil && cause == nil {
-		c.log.Warn().Err(err).Msg("the group could not be told that this member leaves: its partitions are taken over after the session timeout")
+	if err := c.cl.LeaveGroupContext(ctx); err != nil {
+		if cause == nil {
+			c.log.Warn().Err(err).Msg("the group could not be told that this member leaves: its partitions are taken over after the session timeout")
+		}
+		// Close waits for a JoinGroup that is under way, which brokers that have
+		// gone silent may never answer.
+		hangUp()
 	}
 	c.cl.CloseAllowingRebalance()
 	// Close asks to leave once more, on a goroutine that it does not wait for
