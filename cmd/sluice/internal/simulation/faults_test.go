@@ -248,6 +248,14 @@ var faults = []fault{
 		return fmt.Sprintf("%s in %d requests", err.Type, n), inject("es items fail",
 			embedded.Rule{API: "bulk", Next: n, Fault: embedded.FailItems(err, nil)})
 	}},
+	{kind: "es refused once", plan: func(_ *rand.Rand, s *scenario) (string, func(*world) func()) {
+		// Twice in a row would be a rejection.
+		if slices.ContainsFunc(s.steps, func(x step) bool { return x.kind == "es refused once" }) {
+			return "", nil
+		}
+		err := embedded.ItemError{Status: 400, Type: "document_parsing_exception", Reason: "the mapping is being changed"}
+		return "all items of a request", inject("es refused once", embedded.Rule{API: "bulk", Next: 1, Fault: embedded.FailItems(err, nil)})
+	}},
 	{kind: "es target blocked", plan: func(r *rand.Rand, s *scenario) (string, func(*world) func()) {
 		index := someIndex(r, s)
 		if r.IntN(2) == 0 {

@@ -29,6 +29,7 @@ type link struct {
 	mu     sync.Mutex
 	frozen chan struct{} // closed when it is thawed; nil: it is not frozen
 	gone   bool
+	zombie bool          // it was frozen once
 	cut    chan struct{} // closed when it is cut
 	conns  map[*conn]struct{}
 }
@@ -47,13 +48,21 @@ func (l *link) freeze() (thaw func()) {
 		return func() {}
 	}
 	frozen := make(chan struct{})
-	l.frozen = frozen
+	l.frozen, l.zombie = frozen, true
 	return func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		l.frozen = nil
 		close(frozen)
 	}
+}
+
+// wasFrozen says whether it ever was: letters may then not be acknowledged by
+// the time the member has to end.
+func (l *link) wasFrozen() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.zombie
 }
 
 // cutOff ends the network for good.
