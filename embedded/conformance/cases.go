@@ -525,8 +525,9 @@ func streamCases() []tcase {
 			{method: http.MethodPut, path: "/_ingest/pipeline/{i}", body: `{"processors":[{"drop":{}}]}`},
 			{
 				lines: lines(index("1", `,"pipeline":"{i}"`), `{}`, index("2", ""), `{}`, index("3", `,"pipeline":"{j}"`), `{}`, index("4", `,"pipeline":"{i}"`), `{}`),
-				items: lines("400 illegal_argument_exception: ...", "201 created v1", "200 noop v-3", "200 noop v-3"),
-				json:  map[string]string{"items.0.index._id": "3", "items.2.index._id": "1", "items.3.index._id": "4"},
+				// The pipelines end in the order of their threads.
+				items:    lines("1 200 noop v-3", "2 201 created v1", "3 400 illegal_argument_exception: ...", "4 200 noop v-3"),
+				anyOrder: true,
 			},
 		}},
 		{name: "no template can forbid auto-creation", opensearch: true, steps: []step{

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -101,6 +102,8 @@ type step struct {
 	// "409 type: reason" for an error. "..." at the end stands for any rest, and
 	// "v*" for any version.
 	items []string
+	// anyOrder says that the items may stand anywhere; each begins with its id.
+	anyOrder bool
 	// err is the error of the whole request: "type: reason", with "..." as above.
 	err string
 	// json are values of the answer by dotted path; "-" is none.
@@ -247,6 +250,7 @@ func (st *step) checkItems(t *testing.T, s Server, at string, v any, names *stri
 		return
 	}
 	anyError := false
+	rest := slices.Clone(st.items)
 	for n, raw := range list {
 		var item any
 		for _, i := range raw.(map[string]any) {
@@ -257,11 +261,24 @@ func (st *step) checkItems(t *testing.T, s Server, at string, v any, names *stri
 			anyError = true
 			got = fmt.Sprintf("%v %v: %v", lookup(item, "status"), lookup(item, "error.type"), lookup(item, "error.reason"))
 		}
-		want := s.names(names.Replace(st.items[n]))
-		if head, ok := strings.CutSuffix(want, "v*"); ok {
-			want = head + "v..."
+		fitting := func(item string) (want string, ok bool) {
+			want = s.names(names.Replace(item))
+			if head, any := strings.CutSuffix(want, "v*"); any {
+				want = head + "v..."
+			}
+			return want, fits(got, want)
 		}
-		if !fits(got, want) {
+		if st.anyOrder {
+			got = fmt.Sprintf("%v %s", lookup(item, "_id"), got)
+			i := slices.IndexFunc(rest, func(item string) bool { _, ok := fitting(item); return ok })
+			if i < 0 {
+				t.Errorf("%sitem %d\n got %s\nwant one of %q", at, n+1, got, rest)
+			} else {
+				rest = slices.Delete(rest, i, i+1)
+			}
+			continue
+		}
+		if want, ok := fitting(st.items[n]); !ok {
 			t.Errorf("%sitem %d\n got %s\nwant %s", at, n+1, got, want)
 		}
 	}

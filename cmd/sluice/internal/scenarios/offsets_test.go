@@ -26,8 +26,8 @@ import (
 	"github.com/sluicehq/sluice/embedded"
 )
 
-// sooner gives a killed member up after a second.
-const sooner = "kafka: {session_timeout: 1s}\n"
+// sooner gives a killed member up after three seconds.
+const sooner = "kafka: {session_timeout: 3s}\n"
 
 // Hard kill with work in flight: nothing was committed for it, all of it is
 // there after a restart, and what had been applied is absorbed as stale.
@@ -481,10 +481,10 @@ func (w *world) produceGarbage(partition int32, n int32) {
 // sent again on another connection, and the others never wait.
 func TestV18_StuckConnection(t *testing.T) {
 	t.Parallel()
-	const limit = time.Second
+	const limit = 4 * time.Second
 	w := newWorld(t, worldOptions{partitions: 4})
 	proxy := newProxy(t, w.es.URL())
-	p := w.start("elasticsearch: {request_timeout: 1s, compression_level: 0}\nindexer: {requests: {min: 4, max: 4}, flush_documents: 25}", func(cfg *config.Config, o *app.Options) {
+	p := w.start("elasticsearch: {request_timeout: 4s, compression_level: 0}\nindexer: {requests: {min: 4, max: 4}, flush_documents: 25}", func(cfg *config.Config, o *app.Options) {
 		o.Elastic = nil // real connections
 		cfg.Elasticsearch.Addresses = []string{proxy.url}
 	})
