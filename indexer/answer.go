@@ -295,7 +295,10 @@ func (w *worker) settle(now time.Time, b *batch, shares []share, failures []fail
 		case itemFailed:
 			if next != nil {
 				if next.failed++; next.failed == 1 {
-					next.accepted = t.accepted
+					// What this answer accepted are neighbours: nothing else may
+					// come after it.
+					i := slices.IndexFunc(shares, func(s share) bool { return s.t == t })
+					next.accepted = t.accepted - uint64(shares[i].accepted)
 				}
 				next.born = now
 			}

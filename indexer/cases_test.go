@@ -868,3 +868,25 @@ func TestNewIndicesPerHour(t *testing.T) {
 		}
 	})
 }
+
+// A record that the server always fails at, and that is the last one for its
+// target, is told from a failing server by what its first request had accepted.
+func TestLastRecordFails(t *testing.T) {
+	rig(t, nil, func(s *server, x *Indexer, w *Writer, rec *recorder) {
+		s.item = func(a action) *fault {
+			if a.id == "2" {
+				return &fault{500, "null_pointer_exception", "x"}
+			}
+			return nil
+		}
+		for seq := range uint64(3) {
+			add(t, w, index(rec, seq, "a", fmt.Sprint(seq), `{}`))
+		}
+		w.Publish()
+		pass(time.Minute)
+		synctest.Wait()
+		if len(rec.rejected) != 1 || rec.rejected[2] == nil || rec.rejected[2].Attempts != 10 || rec.count() != 3 {
+			t.Errorf("rejected %v, status %+v", rec.rejected, x.Status())
+		}
+	})
+}
