@@ -167,7 +167,9 @@ func (w *worker) noAnswer(now time.Time, b *batch, v requestVerdict) (goOn bool)
 	}
 	x.heard(b)
 	w.alone(now, b, func(next *waiting) {
-		if !next.blocked {
+		// Its first request of its own may still find a server that is only
+		// slow.
+		if !next.blocked && next == b.solo {
 			next.blocked = true
 			x.blockedOn++
 			x.log.Error().Str("target", next.target.name).
