@@ -62,12 +62,15 @@ func (p *pauses) remove(as ...*assignment) {
 	resume := make(map[string][]int32)
 	for _, a := range as {
 		if reasons, ok := p.reasons[a]; ok {
-			p.countFull(reasons, 0)
 			delete(p.reasons, a)
+			if mutantPause {
+				continue
+			}
+			p.countFull(reasons, 0)
 			resume[a.l.topic] = append(resume[a.l.topic], a.id)
 		}
 	}
-	if len(resume) > 0 && !mutantPause {
+	if len(resume) > 0 {
 		p.client.ResumeFetchPartitions(resume)
 	}
 }
