@@ -684,7 +684,10 @@ func TestV47_BigRecordsAndASlowSink(t *testing.T) {
 			release := make(chan struct{})
 			fault := embedded.Held(release)
 			if name == "slow" {
-				fault = embedded.Slow(2 * time.Second)
+				// Nothing is stored meanwhile: an endless topic would fill the
+				// memory of the test's own Elasticsearch.
+				fault = embedded.Unavailable()
+				fault.Delay = 2 * time.Second
 			}
 			slowed := w.es.Inject(embedded.Rule{API: "bulk", Fault: fault})
 			p := w.launch("documents: {id: position, format: raw}\nmemory: {limit: 256MiB}\n" + c.settings)
