@@ -345,15 +345,18 @@ func TestV27_RequestsTurnedAway(t *testing.T) {
 	p := w.begin("indexer: {flush_documents: 20, requests: {max: 16}, retry: {initial: 5ms, max: 20ms}}")
 	w.es.Inject(embedded.Rule{API: "bulk", Fault: embedded.Slow(2 * time.Millisecond)})
 	n := 0
+	more := func() {
+		var all []*kgo.Record
+		for range 2000 {
+			all = append(all, record(fmt.Sprint("k", n), n))
+			n++
+		}
+		w.produce(all...)
+	}
 	await := func(what string, there func(limit float64) bool) {
 		w.await(what, func() error {
 			if w.lag(topic) < 2000 && n < 100_000 {
-				var all []*kgo.Record
-				for range 2000 {
-					all = append(all, record(fmt.Sprint("k", n), n))
-					n++
-				}
-				w.produce(all...)
+				more()
 			}
 			if limit := p.sum("sluice_adaptive_concurrency_limit"); !there(limit) {
 				return fmt.Errorf("the limit is %v after %d records", limit, n)
@@ -376,6 +379,7 @@ func TestV27_RequestsTurnedAway(t *testing.T) {
 
 	closed := w.es.Inject(embedded.Rule{API: "bulk", Fault: embedded.Answer(http.StatusServiceUnavailable,
 		`{"error":{"type":"es_rejected_execution_exception","reason":"rejected execution (shutting down)"},"status":503}`)})
+	more()
 	w.await("refusals", func() error {
 		if closed.Hits() < 50 {
 			return fmt.Errorf("%d", closed.Hits())

@@ -670,7 +670,7 @@ func TestV47_BigRecordsAndASlowSink(t *testing.T) {
 		"stalled": {"", limit / 5},
 		// The compressed copies of what is on the wire are not counted, and
 		// these records do not shrink: so without compression.
-		"slow": {"indexer: {requests: {min: 64, max: 64}}\nelasticsearch: {compression_level: 0}", limit * 2 / 5},
+		"slow": {"indexer: {requests: {min: 64, max: 64}}\nelasticsearch: {compression_level: 0, request_timeout: 20s}", limit * 2 / 5},
 	} {
 		t.Run(name, func(t *testing.T) {
 			// As a container sets it whose memory is limit and a quarter: what
