@@ -36,7 +36,7 @@ demo: ## runs Kafka, Elasticsearch and Sluice in one process, with a live page
 test: test-unit test-integration ## unit and integration tests
 
 test-unit: $(GOTEST) ## unit, property and simulation tests, and planted bugs; no Docker
-	$(GOTEST) -race -shuffle=on $(TESTFLAGS) ./...
+	$(GOTEST) -race -shuffle=on -timeout 20m $(TESTFLAGS) ./...
 	(cd tools && $(GOTEST) ./...)
 # What needs the virtual clock, and scenarios of the simulation with the race detector.
 	packages=$$(grep -rlE --include='*_test.go' '^//go:build .*\bsynctests\b' . | xargs -n 1 dirname | sort -u)
