@@ -222,11 +222,9 @@ func (w *world) status() string {
 		if m == nil {
 			continue
 		}
-		select {
-		case <-m.done:
+		if m.ended() {
 			fmt.Fprintf(&b, "member %d has ended: %v\n", m.n, m.err)
 			continue
-		default:
 		}
 		text, err := json.Marshal(m.app.Status())
 		fmt.Fprintf(&b, "member %d: %s %v\n", m.n, text, err)

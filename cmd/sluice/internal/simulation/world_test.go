@@ -186,12 +186,21 @@ func (w *world) evict(seen map[string]int) {
 // partition does not know its id.
 func (w *world) alive(g kfake.GroupMember) bool {
 	for _, m := range w.members {
-		if m != nil && !m.killed && !m.checked && g.ClientID == m.name() {
+		if m != nil && !m.killed && !m.ended() && g.ClientID == m.name() {
 			id := m.app.Status().(app.Status).Consumer.Member
 			return id == "" || id == g.MemberID
 		}
 	}
 	return false
+}
+
+func (m *member) ended() bool {
+	select {
+	case <-m.done:
+		return true
+	default:
+		return false
+	}
 }
 
 func (m *member) name() string { return fmt.Sprintf("member-%d", m.n) }
