@@ -256,7 +256,7 @@ func (w *worker) settle(now time.Time, b *batch, shares []share, failures []fail
 			w.reject(now, b, f, false, it.Status, errorTypeOf(it), reasonOf(it))
 			continue
 		}
-		// What needs another try must not be sent after a later action on its
+		// What needs another try must not be sent after a newer action on its
 		// id has been written: it is stale. One that was refused for what it
 		// holds is rejected without its second try, so that whether it becomes
 		// a dead letter does not hang on what shared its request.
@@ -324,7 +324,7 @@ type laterKey struct {
 	hash uint64
 }
 
-// lastWritten returns the position of the last ordered action on each id that
+// lastWritten returns the position of the newest ordered action on each id that
 // was written. One that an ingest pipeline dropped was not.
 func lastWritten(sent []ref, failures []failure, verdicts []itemVerdict) map[laterKey]int {
 	last := make(map[laterKey]int)
@@ -335,16 +335,29 @@ func lastWritten(sent []ref, failures []failure, verdicts []itemVerdict) map[lat
 			failures, verdicts = failures[1:], verdicts[1:]
 		}
 		if e := f.entry(); e.done && e.ordered && !ignored {
-			last[laterKey{f.c.target, e.hash}] = i
+			k := laterKey{f.c.target, e.hash}
+			if j, ok := last[k]; !ok || newer(sent, i, j) {
+				last[k] = i
+			}
 		}
 	}
 	return last
 }
 
-// supersededBy says whether the action at j came after the one at i and
+// newer says whether the action at i is newer than the one at j. Versions tell,
+// where there are some: of a key that has moved to another source partition the
+// older action may come later.
+func newer(sent []ref, i, j int) bool {
+	if a, b := sent[i].entry().version, sent[j].entry().version; a != b {
+		return a > b
+	}
+	return i > j
+}
+
+// supersededBy says whether the action at j is newer than the one at i and
 // concerns the same document.
 func supersededBy(sent []ref, i, j int) bool {
-	return j > i && bytes.Equal(bulk.IDOf(sent[i].wire()), bulk.IDOf(sent[j].wire()))
+	return newer(sent, j, i) && bytes.Equal(bulk.IDOf(sent[i].wire()), bulk.IDOf(sent[j].wire()))
 }
 
 // wait takes an action out of its batch to wait for another try, and returns

@@ -135,6 +135,31 @@ func TestDroppedSupersedesNothing(t *testing.T) {
 	})
 }
 
+// A key that moved to another source partition: its older action may come later.
+// That it was written, or met a newer version, says nothing of the newer one.
+func TestOlderSupersedesNothing(t *testing.T) {
+	rig(t, nil, func(s *server, x *Indexer, w *Writer, rec *recorder) {
+		turnedAway := 0
+		s.item = func(a action) *fault {
+			if strings.Contains(a.body, "newer") && turnedAway == 0 {
+				turnedAway++
+				return &fault{429, "es_rejected_execution_exception", "full"}
+			}
+			return nil
+		}
+		for seq, body := range []string{`{"v":"newer"}`, `{"v":"older"}`} {
+			a := index(rec, uint64(seq), "a", "id", body)
+			a.Version, a.VersionType = int64(2-seq), bulk.External
+			add(t, w, a)
+		}
+		w.Publish()
+		waitFor(t, x, rec, 2)
+		if rec.got[0] != Indexed || turnedAway != 1 {
+			t.Errorf("outcomes %v, turned away %d times", rec.got, turnedAway)
+		}
+	})
+}
+
 // One action per id and request for updates, whose outcome depends on what is
 // stored.
 func TestOneUpdatePerRequest(t *testing.T) {
