@@ -39,9 +39,20 @@ func startStream(t *testing.T, kafka *Kafka, topic string, customers ...string) 
 		defer ticker.Stop()
 		for {
 			batch := s.batch(topic, customers)
-			if err := kafka.Client.ProduceSync(t.Context(), batch...).FirstErr(); err != nil {
-				t.Errorf("producing: %v", err)
-				return
+			for {
+				err := kafka.Client.ProduceSync(t.Context(), batch...).FirstErr()
+				if err == nil {
+					break
+				}
+				// A port whose broker is not up yet takes connections and closes
+				// them, and the client gives up on that. Written twice, a batch
+				// folds to the same.
+				select {
+				case <-t.Context().Done():
+					t.Errorf("producing: %v", err)
+					return
+				case <-ticker.C:
+				}
 			}
 			select {
 			case <-stopped:
@@ -55,8 +66,7 @@ func startStream(t *testing.T, kafka *Kafka, topic string, customers ...string) 
 	return s
 }
 
-// batch is the next ten records. The producer is idempotent, so they are
-// written once and in this order.
+// batch is the next ten records.
 func (s *stream) batch(topic string, customers []string) []*kgo.Record {
 	s.mu.Lock()
 	defer s.mu.Unlock()
