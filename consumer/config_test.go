@@ -178,6 +178,7 @@ func TestPasswordFileIsReadAgain(t *testing.T) {
 // The queues are bounded by the budget, whatever the sink does and however far
 // batches expand when they are decompressed, and go on when the sink does (V47).
 func TestMemoryIsBounded(t *testing.T) {
+	t.Parallel()
 	random := make([]byte, 15_000)
 	if _, err := rand.Read(random); err != nil {
 		t.Fatal(err)
@@ -224,6 +225,7 @@ func TestMemoryIsBounded(t *testing.T) {
 // never paused in the client: it would wait each time until the brokers have
 // answered for the others.
 func TestOneFarBehind(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 8)
 	var paused atomic.Int64
 	w.kafka.ControlKey(int16(kmsg.Fetch), func(kreq kmsg.Request) (kmsg.Response, error, bool) {

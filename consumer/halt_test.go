@@ -37,6 +37,7 @@ func (w *world) markHandled(offsets ...int64) {
 // What the mapper decides: ignored, dropped, and dead-lettered records are
 // handled; a dead letter only when it is acknowledged.
 func TestMapperVerdicts(t *testing.T) {
+	t.Parallel()
 	t.Run("ignore", func(t *testing.T) {
 		w := newWorld(t, 1)
 		w.markHandled(3)
@@ -229,6 +230,7 @@ func conflicts(offset, stored int64) func(*sink, []*act) {
 }
 
 func TestConflicts(t *testing.T) {
+	t.Parallel()
 	sequence := func(gen int, offset int64) int64 {
 		v, err := document.Sequence(gen, offset)
 		if err != nil {
@@ -457,6 +459,7 @@ func TestAbortedTransactions(t *testing.T) {
 // V15: a batch that cannot be decoded stops its partition, others go on, and
 // skip with discard passes it.
 func TestUndecodableBatch(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 2)
 	w.produce(0, 5)
 	w.produce(0, 5) // the bad batch: offsets 5 to 9

@@ -16,6 +16,7 @@ import (
 // V06, V07: members come and go twenty times under load; nothing is committed
 // too early (the world checks each commit), and all is handled in the end.
 func TestJoinLeaveTwentyTimes(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 6)
 	loading, stop := context.WithCancel(t.Context())
 	producing := make(chan struct{})
@@ -65,6 +66,7 @@ func TestJoinLeaveTwentyTimes(t *testing.T) {
 // handled is committed, the rest is delivered to the next owner, and a late
 // outcome changes nothing.
 func TestRevokeWithUnfinishedWork(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 2)
 	w.produce(0, 100)
 	w.produce(1, 100)
@@ -102,6 +104,7 @@ func TestRevokeWithUnfinishedWork(t *testing.T) {
 // A revoke must not wait for a dispatcher that waits for memory: neither where
 // it holds records of the partition that is revoked, nor where of another's.
 func TestRevokeWhileMemoryIsFull(t *testing.T) {
+	t.Parallel()
 	for p := range int32(2) {
 		t.Run(fmt.Sprint("records of partition ", p), func(t *testing.T) {
 			w := newWorld(t, 2)
@@ -122,6 +125,7 @@ func TestRevokeWhileMemoryIsFull(t *testing.T) {
 // A commit that was made up before the member was thrown out is not sent by the
 // member that it has become.
 func TestCommitOfAnotherGeneration(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 1)
 	w.produce(0, 10)
 	m := w.start(nil)
@@ -221,6 +225,7 @@ func TestShutdownCommitsWhatItHolds(t *testing.T) {
 
 // A static member keeps its place.
 func TestStaticMemberStays(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 1)
 	w.produce(0, 10)
 	static := func(c *Config, _ *Options) { c.InstanceID = "one" }
@@ -263,6 +268,7 @@ func TestFenced(t *testing.T) {
 
 // V06: commits that fail for a while resume by themselves.
 func TestCommitFailures(t *testing.T) {
+	t.Parallel()
 	for _, e := range []*kerr.Error{kerr.CoordinatorLoadInProgress, kerr.RebalanceInProgress, kerr.UnknownServerError, kerr.UnknownMemberID, kerr.IllegalGeneration, kerr.GroupAuthorizationFailed} {
 		t.Run(e.Message, func(t *testing.T) {
 			w := newWorld(t, 1)
@@ -282,6 +288,7 @@ func TestCommitFailures(t *testing.T) {
 
 // V05: a commit that the broker carries out late must not have the last word.
 func TestLateCommitIsOvertaken(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 1)
 	w.produce(0, 10)
 	m := w.start(atOnce)

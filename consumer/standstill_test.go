@@ -40,6 +40,7 @@ func TestSkipOfAFullQueue(t *testing.T) {
 // What was fetched before a batch that cannot be decoded is not lost with it:
 // neither when an operator discards the batch, nor when it can be read later.
 func TestQueueBeforeUndecodable(t *testing.T) {
+	t.Parallel()
 	for _, discard := range []bool{true, false} {
 		t.Run("discard "+strconv.FormatBool(discard), func(t *testing.T) {
 			w := newWorld(t, 1)
