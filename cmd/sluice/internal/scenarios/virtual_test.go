@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -86,13 +87,11 @@ func TestV05_LateCommit(t *testing.T) {
 		p := w.start("")
 		w.produce(records(100)...)
 		w.awaitDone(p)
-		// The first commit of 150 is kept back by the network, for longer
-		// than the client waits, while a later one passes; then the broker
-		// gets it after all.
-		var late *kmsg.OffsetCommitRequest
+		// The connection breaks under a commit of 150; the client repeats it
+		// and later ones pass; then the broker carries the first out after all.
+		var late atomic.Pointer[kmsg.OffsetCommitRequest]
 		w.kafka.ControlKey(int16(kmsg.OffsetCommit), func(req kmsg.Request) (kmsg.Response, error, bool) {
-			if late == nil {
-				late = req.(*kmsg.OffsetCommitRequest)
+			if late.CompareAndSwap(nil, req.(*kmsg.OffsetCommitRequest)) {
 				return nil, errCut, true
 			}
 			w.kafka.DropControl()
@@ -100,7 +99,7 @@ func TestV05_LateCommit(t *testing.T) {
 		})
 		w.produce(records(50)...)
 		w.await("the first commit to be kept back", func() error {
-			if late == nil {
+			if late.Load() == nil {
 				return errors.New("none yet")
 			}
 			return nil
@@ -110,7 +109,7 @@ func TestV05_LateCommit(t *testing.T) {
 		if at := w.committed(topic, 0); at != 200 {
 			t.Fatalf("committed %d", at)
 		}
-		w.deliver(late)
+		w.deliver(late.Load())
 		if at := w.committed(topic, 0); at >= 200 {
 			t.Fatalf("the late commit did not put the group back: %d", at)
 		}
