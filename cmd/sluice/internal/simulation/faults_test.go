@@ -118,13 +118,11 @@ func (s *scenario) disturb(r *rand.Rand) {
 
 // late says whether something may reach the servers long after it was sent, or
 // what is newer of a key before what is older.
-func (s *scenario) late() bool {
-	for _, x := range s.steps {
-		if x.kind == "zombie" || x.kind == "es late writes" || x.kind == "growth" {
-			return true
-		}
-	}
-	return false
+func (s *scenario) late() bool { return s.has("zombie", "es late writes", "growth") }
+
+// has says whether a step of one of the kinds is planned.
+func (s *scenario) has(kinds ...string) bool {
+	return slices.ContainsFunc(s.steps, func(x step) bool { return slices.Contains(kinds, x.kind) })
 }
 
 // fault is one kind of what goes wrong. plan chooses the details, or declines
@@ -250,7 +248,7 @@ var faults = []fault{
 	}},
 	{kind: "es refused once", plan: func(_ *rand.Rand, s *scenario) (string, func(*world) func()) {
 		// Twice in a row would be a rejection.
-		if slices.ContainsFunc(s.steps, func(x step) bool { return x.kind == "es refused once" }) {
+		if s.has("es refused once") {
 			return "", nil
 		}
 		err := embedded.ItemError{Status: 400, Type: "document_parsing_exception", Reason: "the mapping is being changed"}
@@ -352,10 +350,8 @@ var faults = []fault{
 		}
 	}},
 	{kind: "zombie", plan: func(r *rand.Rand, s *scenario) (string, func(*world) func()) {
-		for _, x := range s.steps {
-			if x.kind == "es restart" {
-				return "", nil
-			}
+		if s.has("es restart") {
+			return "", nil
 		}
 		n := someMember(r, s)
 		return fmt.Sprintf("the network of member %d is frozen", n), func(w *world) func() {
