@@ -79,10 +79,11 @@ func (i Info) supported() error {
 const waitInterval = 2 * time.Second
 
 // WaitReady asks the cluster what it is every two seconds, until it answers.
-// Each change of state is logged once. It gives up only when ctx ends, or on a
-// server that Sluice cannot work with (ErrUnsupported): credentials may be
-// replaced and rights be granted meanwhile.
-func (c *Client) WaitReady(ctx context.Context) (Info, error) {
+// Each change of state is logged once, and each refusal or silence is told to
+// silent (nil: nobody). It gives up only when ctx ends, or on a server that
+// Sluice cannot work with (ErrUnsupported): credentials may be replaced and
+// rights be granted meanwhile.
+func (c *Client) WaitReady(ctx context.Context, silent func(error)) (Info, error) {
 	ticker := time.NewTicker(waitInterval)
 	defer ticker.Stop()
 	state := ""
@@ -96,6 +97,9 @@ func (c *Client) WaitReady(ctx context.Context) (Info, error) {
 			return info, err
 		case ctx.Err() != nil:
 			return Info{}, fmt.Errorf("%w, while waiting for the cluster: %w", context.Cause(ctx), err)
+		}
+		if silent != nil {
+			silent(err)
 		}
 		// Errors of the network carry ephemeral ports: only the kind counts as
 		// a state.

@@ -70,7 +70,7 @@ func TestWaitReady(t *testing.T) {
 		})
 		var log bytes.Buffer
 		c := newClient(t, rt, WithLog(zerolog.New(&log)))
-		info, err := c.WaitReady(t.Context())
+		info, err := c.WaitReady(t.Context(), nil)
 		if err != nil || info.Major != 8 || time.Since(start) != 5*waitInterval {
 			t.Errorf("%+v, %v after %s", info, err, time.Since(start))
 		}
@@ -83,15 +83,16 @@ func TestWaitReady(t *testing.T) {
 func TestWaitReadyGivesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newClient(t, answering(200, `{"version":{"number":"6.8.0"}}`))
-		if _, err := c.WaitReady(t.Context()); !errors.Is(err, ErrUnsupported) {
+		if _, err := c.WaitReady(t.Context(), nil); !errors.Is(err, ErrUnsupported) {
 			t.Errorf("an old server: %v", err)
 		}
 		cause := errors.New("stopped")
 		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Minute, cause)
 		defer cancel()
 		var refused *Error
-		_, err := newClient(t, answering(401, "")).WaitReady(ctx)
-		if !errors.Is(err, cause) || !errors.As(err, &refused) || refused.Status != 401 {
+		var told error
+		_, err := newClient(t, answering(401, "")).WaitReady(ctx, func(err error) { told = err })
+		if !errors.Is(err, cause) || !errors.As(err, &refused) || refused.Status != 401 || !errors.As(told, &refused) || refused.Status != 401 {
 			t.Errorf("the context ended: %v", err)
 		}
 	})

@@ -195,7 +195,7 @@ func (a *App) Run(ctx context.Context) error {
 	wg.Go(func() {
 		// Nothing waits for this: records are fetched and kept until requests
 		// get through. A server that Sluice cannot work with ends the program.
-		switch info, err := a.elastic.WaitReady(beside); {
+		switch info, err := a.elastic.WaitReady(beside, a.link.waits); {
 		case err == nil:
 			a.ordered.Store(info.Flavour == elastic.Elasticsearch)
 			a.link.answers()

@@ -20,7 +20,7 @@ type link struct {
 }
 
 func newLink(next indexer.Transport) *link {
-	return &link{next: next, since: time.Now(), reason: "it has not told its version yet: the log says why (waiting for elasticsearch)"}
+	return &link{next: next, since: time.Now(), reason: "it has not told its version yet"}
 }
 
 // Perform implements indexer.Transport.
@@ -43,6 +43,16 @@ func (l *link) answers() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.since, l.reason = time.Time{}, ""
+}
+
+// waits says why the cluster has not told its version yet. It tells nothing
+// where requests were answered meanwhile.
+func (l *link) waits(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.since.IsZero() {
+		l.reason = err.Error()
+	}
 }
 
 func (l *link) silent(reason string) {
