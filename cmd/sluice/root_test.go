@@ -61,6 +61,7 @@ func TestExitCodes(t *testing.T) {
 		{"validate --offline -c " + good, 0, ""},
 		{"validate --offline --set log.level=loud", 78, "loud"},
 		{"validate --offline -c " + good + " --log-level loud", 78, "loud"},
+		{"run --set memory.max_record=99999GiB", 78, "memory.limit, which is"},
 		{"demo --duration 0s", 2, "--duration"},
 		{"demo --kafka localhost:1", 2, "--elasticsearch"},
 		{"demo --set nonsense=1", 78, "nonsense"},
@@ -77,6 +78,15 @@ func TestAllErrorsAtOnce(t *testing.T) {
 	code, _, stderr := sluice(t, "validate", "--offline", "--set", "kafka.nonsense=1", "--set", "indexer.held=never")
 	if code != 78 || !strings.Contains(stderr, "kafka.nonsense") || !strings.Contains(stderr, "indexer.held") {
 		t.Errorf("exit code %d:\n%s", code, stderr)
+	}
+}
+
+// What is right elsewhere only is a warning: validate may run on another machine
+// than the deployment.
+func TestValidateWarnsOfThisMachine(t *testing.T) {
+	code, stdout, stderr := sluice(t, "validate", "--offline", "--set", "memory.max_record=99999GiB")
+	if code != 0 || !strings.Contains(stdout, "warning  memory.max_record") {
+		t.Errorf("exit code %d:\n%s%s", code, stdout, stderr)
 	}
 }
 

@@ -44,7 +44,11 @@ certificates anew.`,
 				return &exit{exitBadConfig, err}
 			}
 			go onHangUp(ctx, sluice.Reload)
-			return sluice.Run(ctx)
+			if err := sluice.Run(ctx); err != nil {
+				return err
+			}
+			log.Info().Msg("stopped")
+			return nil
 		}),
 	}
 	flags.add(cmd)

@@ -122,6 +122,9 @@ func (v *validation) settled(cfg *config.Config, mapper *document.Mapper) {
 		fmt.Fprintf(v.out, ", GOMEMLIMIT %s", mebibytes(goLimit))
 	}
 	fmt.Fprintln(v.out)
+	if err := app.CheckMemory(cfg); err != nil {
+		v.warn("%v; `sluice run` refuses it here", err) // another machine may do
+	}
 	if !cfg.DeadLetter.Enabled() {
 		v.warn("neither dead_letter.topic nor index is set: a record that is refused stops its partition until `sluice skip`")
 	}
@@ -224,6 +227,14 @@ func (v *validation) group(ctx context.Context, admin *kadm.Client, cfg *config.
 		return
 	}
 	members, err := groupMembers(ctx, admin, group)
+	// A new cluster makes the topic of the groups when it is first asked.
+	for tries := 0; errors.Is(err, kerr.CoordinatorNotAvailable) && tries < 5; tries++ {
+		select {
+		case <-time.After(time.Second):
+			members, err = groupMembers(ctx, admin, group)
+		case <-ctx.Done():
+		}
+	}
 	if err != nil {
 		v.warn("group %s: its members cannot be seen: %v", group, err)
 		return

@@ -96,10 +96,23 @@ func CheckAdmin(cfg *config.Config) error {
 	return cfg.Admin.Check()
 }
 
+// CheckMemory says what is wrong with the memory section on this machine, whose
+// limit decides what `auto` is; nil for nothing.
+func CheckMemory(cfg *config.Config) error {
+	limit, maxRecord, _ := memory.Auto(cfg.Memory)
+	if maxRecord <= limit {
+		return nil
+	}
+	return fmt.Errorf("memory.max_record: %d bytes are above memory.limit, which is %d on this machine (auto: half of the memory that the cgroup allows, else 512MiB); lower it, or set memory.limit", maxRecord, limit)
+}
+
 // New builds the rooms. It sends nothing to Kafka or Elasticsearch; errors are
 // those of the configuration, or of the admin address. What it returns must be
 // run.
 func New(cfg *config.Config, o Options) (_ *App, err error) {
+	if err := CheckMemory(cfg); err != nil {
+		return nil, err
+	}
 	limit, maxRecord, goLimit := memory.Auto(cfg.Memory)
 	a := &App{
 		cfg: cfg, log: o.Log, metrics: o.Metrics,
