@@ -36,6 +36,7 @@ var edges = map[string][]string{
 	"indexer":              {"indexer/bulk", "memory"},
 	"deadletter":           {"memory"},
 	"elastic":              {"credentials"},
+	"migrate":              {"partition", "elastic", "indexer/bulk"},
 	"consumer":             {"document", "indexer", "indexer/bulk", "offsets", "memory", "credentials", "generation", "deadletter"},
 	"config": {
 		"admin", "consumer", "credentials", "deadletter", "document", "elastic", "indexer",
