@@ -9,8 +9,10 @@
 // recorded generation alone, so that it is the same on every replay. The one
 // exception is time_window, which compares the record's time with the clock.
 //
-// It talks to no server, keeps no record, and does not know whether a stream
-// is routed by customer: see Result.Customer.
+// Of a stream that is routed by customer (see Mapper.Use) the routing table in
+// force decides the index, and a record under dual write becomes two actions.
+//
+// It talks to no server and keeps no record.
 package document
 
 import "github.com/sluicehq/sluice/indexer/bulk"
@@ -51,9 +53,19 @@ type Result struct {
 	// tombstone`): indexed by the server, deleted to the reader.
 	Tombstone bool
 	// Customer is the record's customer; empty: it has none, or none is
-	// configured. Only the caller knows whether the stream is routed; where it
-	// is, a record without a customer goes by Rules.OnNoCustomer.
+	// configured.
 	Customer []byte
+	// Side is the side of a routed stream that Action is for; SideNone where the
+	// stream is not routed.
+	Side Side
+	// Twin is the second action of a record under dual write: the same
+	// operation on the new side's index, while Action is the legacy side's. Its
+	// Op is 0 where the record has one action. The record is handled when both
+	// are; they may be sent in any order.
+	Twin bulk.Action
+	// TwinTombstone is Tombstone for Twin: in write mode W1 the new side's
+	// deletes are documents while the legacy side's are not.
+	TwinTombstone bool
 	// Type and Reason say why a record is not sent: a stable word in snake
 	// case, and a sentence that never quotes the record.
 	Type, Reason string
@@ -62,6 +74,7 @@ type Result struct {
 	name    []byte            // the index name under construction
 	names   map[string]string // index names that were made before
 	check   checker
+	seen    *seen // customers of recent ids; nil: the stream is not routed
 }
 
 // maxScratch is how much memory a Result keeps from one record to the next.
@@ -77,6 +90,8 @@ func (out *Result) begin() {
 	out.Action = bulk.Action{}
 	out.Ordered, out.Changed, out.Tombstone = false, false, false
 	out.Customer = nil
+	out.Side = SideNone
+	out.Twin, out.TwinTombstone = bulk.Action{}, false
 	out.Type, out.Reason = "", ""
 }
 
@@ -105,6 +120,8 @@ const (
 	TypeTimeWindow    = "outside_time_window" // outside time_window
 	TypeNoRouting     = "no_routing"          // the routing's key, header or field is absent, empty or not UTF-8
 	TypeNoCustomer    = "no_customer"         // no customer, where one is needed
+	TypeBadCustomer   = "bad_customer"        // of a routed stream: not UTF-8, or more than MaxCustomer bytes
+	TypeNoTable       = "no_routing_table"    // the stream is routed and no table was read yet
 	TypeBadVersion    = "bad_version"         // no integer from 0 to 2^63-1 where the version comes from
 	TypeSequenceRange = "sequence_range"      // generation or offset outside what a sequence holds
 )
@@ -131,6 +148,8 @@ var (
 	problemTimeWindow    = &problem{TypeTimeWindow, "the record's time is outside time_window"}
 	problemNoRouting     = &problem{TypeNoRouting, "what the routing is made from is absent, empty or not UTF-8"}
 	problemNoCustomer    = &problem{TypeNoCustomer, "the record has no customer"}
+	problemBadCustomer   = &problem{TypeBadCustomer, "the customer is not UTF-8, or has more than 256 bytes"}
+	problemNoTable       = &problem{TypeNoTable, "the stream is routed by customer and its routing table was not read yet"}
 	problemBadVersion    = &problem{TypeBadVersion, "what the version is taken from is no integer from 0 to 9223372036854775807"}
 	problemSequenceRange = &problem{TypeSequenceRange, "generation or offset is outside what a sequence can hold"}
 )

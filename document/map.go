@@ -88,8 +88,15 @@ func (r *Rules) action(rec *kgo.Record, generation int, out *Result) *problem {
 	if r.timeNamed && !r.inWindow(rec.Timestamp) {
 		return problemTimeWindow
 	}
+	var to Route
 	var p *problem
-	if a.Target, p = r.index.resolve(rec, doc, out); p != nil {
+	table := r.stream.routing.Load()
+	if table != nil {
+		to, p = r.route(table.router, out)
+	} else {
+		a.Target, p = r.index.resolve(rec, doc, out)
+	}
+	if p != nil {
 		return p
 	}
 	if r.routing != nil {
@@ -106,12 +113,16 @@ func (r *Rules) action(rec *kgo.Record, generation int, out *Result) *problem {
 			a.Version, a.VersionType = 0, bulk.Internal
 		}
 		if r.tomb {
-			r.tombstone(rec, out)
+			out.tombstone(rec, a)
+			out.Tombstone = true
 		}
 	} else {
 		a.Op = how.op
 		a.Pipeline = r.pipeline
 		a.Body = doc
+	}
+	if table != nil {
+		r.twin(to, rec, out)
 	}
 	out.Verdict = Send
 	return nil
@@ -267,15 +278,15 @@ func (r *Rules) inWindow(t time.Time) bool {
 	return age <= r.past && age >= -r.future
 }
 
-// tombstone turns out's delete into a document that keeps its version for
-// good, where the server forgets a delete's after index.gc_deletes.
-func (r *Rules) tombstone(rec *kgo.Record, out *Result) {
+// tombstone turns the delete a into a document that keeps its version for good,
+// where the server forgets a delete's after index.gc_deletes.
+func (out *Result) tombstone(rec *kgo.Record, a *bulk.Action) {
 	from := len(out.scratch)
 	out.scratch = AppendTombstone(out.scratch, rec.Timestamp)
-	out.Tombstone, out.Changed = true, true
-	out.Action.Op = bulk.Index
-	out.Action.Pipeline = NoPipeline
-	out.Action.Body = out.scratch[from:]
+	out.Changed = true
+	a.Op = bulk.Index
+	a.Pipeline = NoPipeline
+	a.Body = out.scratch[from:]
 }
 
 // AppendTombstone appends the document that stands for a deletion by a record

@@ -26,6 +26,7 @@ func (e *ConfigError) Error() string {
 type Mapper struct {
 	base      *Rules
 	overrides []override
+	stream    stream
 
 	mu      sync.Mutex
 	byTopic map[string]*Rules
@@ -85,6 +86,9 @@ func New(base Config, overrides []Override, topics []string, deadLetters bool) (
 		errs = m.checkSharing(topics)
 	}
 	if len(errs) == 0 {
+		for _, r := range m.sections() {
+			r.stream = &m.stream
+		}
 		return m, nil
 	}
 	joined := make([]error, len(errs))
@@ -213,32 +217,6 @@ func (m *Mapper) checkSharing(topics []string) (errs []*ConfigError) {
 	return errs
 }
 
-// CheckDualWrite reports why records cannot be written to two indices at once,
-// as a migration does: it needs ids that a second reader finds again, external
-// versions, and a customer.
-func (m *Mapper) CheckDualWrite() error {
-	var errs []error
-	check := func(r *Rules) {
-		fail := func(key, problem, remedy string) {
-			errs = append(errs, &ConfigError{r.key + "." + key, problem + ", which cannot be written to two indices at once", remedy})
-		}
-		if r.idKind != idParts && r.idKind != idAuto {
-			fail("id", "ids are the record's position or the server's own", "take ids from key, field or header")
-		}
-		if r.keyed.versionType == 0 {
-			fail("version", "writes carry no external version", "use op: index with version: sequence")
-		}
-		if r.customer == nil {
-			fail("customer", "there is no customer to route by", "set documents.customer")
-		}
-	}
-	check(m.base)
-	for _, o := range m.overrides {
-		check(o.rules)
-	}
-	return errors.Join(errs...)
-}
-
 // Description says what the rules of one section became.
 type Description struct {
 	Key         string   // documents, or overrides[N].documents
@@ -250,7 +228,8 @@ type Description struct {
 	OnNull      string
 	OnRejected  string
 	Customer    string // "": none
-	NeedControl bool   // generations are recorded in the control index
+	DataStream  bool
+	NeedControl bool // generations are recorded in the control index
 	// Notes are consequences that surprise: worth a warning, no error.
 	Notes []string
 }
@@ -258,9 +237,9 @@ type Description struct {
 // Describe says what every `auto` became, the base first, then each override
 // in order.
 func (m *Mapper) Describe() []Description {
-	d := []Description{m.base.described}
-	for _, o := range m.overrides {
-		d = append(d, o.rules.described)
+	var d []Description
+	for _, r := range m.sections() {
+		d = append(d, r.described)
 	}
 	return d
 }

@@ -348,12 +348,18 @@ func TestCheckDualWrite(t *testing.T) {
 		cfg  Config
 		want string
 	}{
-		{Config{Customer: "key"}, ""},
+		// S29: what stores versions of its own, or ids that no other reader finds.
+		{Config{Customer: "key", ID: "key"}, ""},
 		{Config{Customer: "key", ID: "header:h", Version: "timestamp"}, ""},
-		{Config{}, "documents.customer"},
+		{Config{Customer: "key", ID: "field:/id", OnNull: "ignore"}, ""},
+		{Config{ID: "key"}, "documents.customer"},
+		{Config{Customer: "key"}, "documents.id"},
 		{Config{Customer: "key", ID: "position"}, "documents.id documents.version"},
-		{Config{Customer: "key", Op: "upsert"}, "documents.version"},
-		{Config{Customer: "key", Version: "none"}, "documents.version"},
+		{Config{Customer: "key", ID: "none"}, "documents.id documents.version"},
+		{Config{Customer: "key", ID: "key", Op: "create"}, "documents.version"},
+		{Config{Customer: "key", ID: "key", Op: "update"}, "documents.version"},
+		{Config{Customer: "key", ID: "key", Op: "upsert"}, "documents.version"},
+		{Config{Customer: "key", ID: "key", Version: "none"}, "documents.version"},
 	} {
 		c.cfg.Index = "e"
 		m, err := New(c.cfg, nil, nil, false)
@@ -371,7 +377,7 @@ func TestProblemsAreStable(t *testing.T) {
 	snake := regexp.MustCompile(`^[a-z]+(_[a-z0-9]+)*$`)
 	for _, p := range []*problem{
 		problemNullValue, problemKeylessNull, problemEmptyValue, problemNotObject, problemNotClosed, problemNotJSON, problemNotUTF8, problemTooDeep, problemFieldName, problemMetadata,
-		problemNoID, problemIDNotUTF8, problemIDTooLong, problemNoIndex, problemNameTooLong, problemTimeWindow, problemNoRouting, problemNoCustomer, problemBadVersion, problemSequenceRange, invalidAt(3),
+		problemNoID, problemIDNotUTF8, problemIDTooLong, problemNoIndex, problemNameTooLong, problemTimeWindow, problemNoRouting, problemNoCustomer, problemBadCustomer, problemNoTable, problemBadVersion, problemSequenceRange, invalidAt(3),
 	} {
 		if !snake.MatchString(p.typ) || p.reason == "" {
 			t.Errorf("%+v", p)

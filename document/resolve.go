@@ -63,9 +63,11 @@ type plan struct {
 	ordered     bool
 }
 
-// Rules are the resolved rules of one topic. They never change.
+// Rules are the resolved rules of one topic. They never change, but for the
+// routing table that the rules of all topics share.
 type Rules struct {
 	key       string // of the section, for errors
+	stream    *stream
 	described Description
 
 	format   format
@@ -107,10 +109,6 @@ type Rules struct {
 // OnRejected says what follows the verdict Reject, and a rejection by the
 // server.
 func (r *Rules) OnRejected() Policy { return r.onRejected }
-
-// OnNoCustomer says whether a record without a customer goes to the legacy
-// index of a routed stream (true) or is rejected with TypeNoCustomer.
-func (r *Rules) OnNoCustomer() (legacy bool) { return r.legacy }
 
 // Version returns where the versions of records with ids that may come again
 // are from.
@@ -371,6 +369,7 @@ func (c *compiler) target() {
 	c.r.routing = c.source("routing", c.cfg.Routing)
 	c.r.pipeline = c.cfg.Pipeline
 	c.r.alias = c.cfg.RequireAlias
+	c.d.DataStream = c.cfg.DataStream
 	if c.cfg.RequireAlias && c.cfg.DataStream {
 		c.fail("require_alias", "a data stream is not an alias, so every record would be refused", "use one of require_alias and data_stream")
 	}
