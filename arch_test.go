@@ -69,6 +69,7 @@ var leaves = map[string][]string{
 	"offsets":      {},
 	"generation":   {},
 	"indexer/bulk": {"github.com/klauspost/compress"},
+	"partition":    {"github.com/cespare/xxhash"},
 }
 
 // kgoInDocument is all that document may know of the Kafka client.
