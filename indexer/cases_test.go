@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -267,6 +269,75 @@ func TestNeverAnswered(t *testing.T) {
 			t.Errorf("status %+v", got)
 		}
 	})
+}
+
+// Both actions of a record under dual write are reported, each once, whatever
+// becomes of the other; an operator skips those that are left.
+func TestTwoActionsOfARecord(t *testing.T) {
+	rig(t, nil, func(s *server, x *Indexer, w *Writer, _ *recorder) {
+		s.item = func(a action) *fault {
+			if a.target == "new" {
+				return &fault{403, "cluster_block_exception", "blocked"}
+			}
+			return nil
+		}
+		src := &sides{of: map[uint64][]string{}}
+		for seq := range uint64(3) {
+			for _, target := range []string{"old", "new"} {
+				add(t, w, index(src, seq, target, fmt.Sprint(seq), `{}`))
+			}
+		}
+		w.Publish()
+		pass(time.Minute)
+		if got := src.String(); got != "0 [indexed] 1 [indexed] 2 [indexed]" {
+			t.Errorf("while one side is blocked: %s", got)
+		}
+		for range 100 { // one of them may be on the wire, as a probe
+			if x.Skip(src, 1) {
+				break
+			}
+			pass(100 * time.Millisecond)
+		}
+		locked(&s.mu, func() any { s.item = nil; return nil })
+		pass(time.Minute)
+		if got := src.String(); got != "0 [indexed indexed] 1 [indexed skipped] 2 [indexed indexed]" {
+			t.Errorf("at the end: %s", got)
+		}
+		if x.Skip(src, 1) {
+			t.Error("skipped twice")
+		}
+	})
+}
+
+// sides is a Source whose records have several actions.
+type sides struct {
+	mu sync.Mutex
+	of map[uint64][]string
+}
+
+func (s *sides) add(seq uint64, what string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.of[seq] = append(s.of[seq], what)
+}
+
+func (s *sides) Settle(o Outcome, seqs []uint64) {
+	for _, seq := range seqs {
+		s.add(seq, o.String())
+	}
+}
+
+func (s *sides) Reject(seq uint64, r *Rejection)            { s.add(seq, r.Type) }
+func (s *sides) Conflict(seq uint64, _ int64, _ *Rejection) { s.add(seq, "conflict") }
+
+func (s *sides) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var all []string
+	for _, seq := range slices.Sorted(maps.Keys(s.of)) {
+		all = append(all, fmt.Sprint(seq, " ", s.of[seq]))
+	}
+	return strings.Join(all, " ")
 }
 
 // A record that blocked and is answered at last blocks no more, whatever the

@@ -478,25 +478,27 @@ func (x *Indexer) filterLane(l *lane, gone func(*entry) bool, r *reports) {
 	}
 }
 
-// Skip takes an action that is held or waits for another try out of the way
-// and reports it as rejected, with type "skipped". It says whether there was
-// such an action.
-func (x *Indexer) Skip(s Source, seq uint64) bool {
-	x.mu.Lock()
-	w := x.takeWaiting(s, seq)
-	x.mu.Unlock()
-	if w == nil {
-		return false
+// Skip takes the actions of a record (under dual write there are two) that are
+// held or wait for another try out of the way and reports each as rejected,
+// with type "skipped". It says whether there was one.
+func (x *Indexer) Skip(s Source, seq uint64) (skipped bool) {
+	for {
+		x.mu.Lock()
+		w := x.takeWaiting(s, seq)
+		x.mu.Unlock()
+		if w == nil {
+			return skipped
+		}
+		skipped = true
+		r := &Rejection{
+			Target: w.target.name, Type: "skipped", Reason: "skipped by an operator",
+			Attempts: w.attempts, Version: w.version,
+			Meta: slices.Clone(w.meta), Body: bodyOf(w.wire),
+		}
+		x.freeWaiting(w)
+		x.metrics.ended(w.target, "rejected", 1)
+		s.Reject(seq, r)
 	}
-	r := &Rejection{
-		Target: w.target.name, Type: "skipped", Reason: "skipped by an operator",
-		Attempts: w.attempts, Version: w.version,
-		Meta: slices.Clone(w.meta), Body: bodyOf(w.wire),
-	}
-	x.freeWaiting(w)
-	x.metrics.ended(w.target, "rejected", 1)
-	s.Reject(seq, r)
-	return true
 }
 
 func (x *Indexer) takeWaiting(s Source, seq uint64) *waiting {
