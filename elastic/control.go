@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
+	"strings"
 
 	"github.com/elastic/go-elasticsearch/v8/esapi"
 )
@@ -207,6 +209,40 @@ func (s *Control) Delete(ctx context.Context, id string, seqNo, primaryTerm int6
 		return fmt.Errorf("%s: %w", s.name(id), ErrNotFound)
 	}
 	return s.conflict(ctx, id, err)
+}
+
+// List returns the ids that begin with a text, sorted, as searches see
+// them: what was written within the last second or so may be missing, unless
+// fresh asks for a refresh first, which needs the privilege maintenance.
+func (s *Control) List(ctx context.Context, prefix string, fresh bool) ([]string, error) {
+	if fresh {
+		if err := s.client.Refresh(ctx, s.index); err != nil {
+			return nil, err
+		}
+	}
+	const page = 1000
+	var ids []string
+	for after := int64(-1); ; {
+		found, err := s.client.Search(ctx, s.index, map[string]any{
+			"size": page, "_source": false, "track_total_hits": false, "seq_no_primary_term": true,
+			"sort":  []any{map[string]any{"_seq_no": "asc"}},
+			"query": map[string]any{"range": map[string]any{"_seq_no": map[string]any{"gt": after}}},
+		})
+		if err != nil {
+			return nil, err
+		}
+		for _, hit := range found.Hits {
+			if strings.HasPrefix(hit.ID, prefix) {
+				ids = append(ids, hit.ID)
+			}
+			after = hit.SeqNo
+		}
+		if len(found.Hits) < page {
+			// A document that changed meanwhile has moved on and is met again.
+			slices.Sort(ids)
+			return slices.Compact(ids), nil
+		}
+	}
 }
 
 // conflict turns a refused compare-and-set into a *ConflictError.

@@ -889,7 +889,7 @@ func (es *Elasticsearch) stats(r *Request, name string) *answer {
 	total := 0
 	indices := map[string]any{}
 	group := func(s shardStats) map[string]any {
-		g := map[string]any{"docs": map[string]any{"count": s.docs, "deleted": s.deleted}, "store": map[string]any{"size_in_bytes": s.bytes}}
+		g := map[string]any{"docs": map[string]any{"count": s.docs, "deleted": s.deleted}, "store": map[string]any{"size_in_bytes": s.bytes}, "search": map[string]any{"query_total": s.searches}}
 		return map[string]any{"primaries": g, "total": g}
 	}
 	for _, p := range places {
@@ -897,7 +897,7 @@ func (es *Elasticsearch) stats(r *Request, name string) *answer {
 		shards := map[string]any{}
 		for _, s := range p.ix.shards {
 			st := s.stats(now)
-			sum.docs, sum.deleted, sum.bytes = sum.docs+st.docs, sum.deleted+st.deleted, sum.bytes+st.bytes
+			sum.docs, sum.deleted, sum.bytes, sum.searches = sum.docs+st.docs, sum.deleted+st.deleted, sum.bytes+st.bytes, sum.searches+st.searches
 			total++
 			shards[strconv.Itoa(s.n)] = []any{map[string]any{
 				"routing": map[string]any{"state": "STARTED", "primary": true, "node": "embedded", "relocating_node": nil},
@@ -911,7 +911,7 @@ func (es *Elasticsearch) stats(r *Request, name string) *answer {
 			g["shards"] = shards
 		}
 		indices[p.ix.name] = g
-		all.docs, all.deleted, all.bytes = all.docs+sum.docs, all.deleted+sum.deleted, all.bytes+sum.bytes
+		all.docs, all.deleted, all.bytes, all.searches = all.docs+sum.docs, all.deleted+sum.deleted, all.bytes+sum.bytes, all.searches+sum.searches
 	}
 	out := map[string]any{"_shards": shardsHeader(total, 2), "_all": group(all)}
 	if r.Query.Get("level") != "cluster" {

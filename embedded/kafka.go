@@ -26,6 +26,9 @@ type KafkaConfig struct {
 	Virtual bool
 	// Options are further options for kfake.
 	Options []kfake.Opt
+	// Client are further options of [Kafka.ClientOptions]: what clients need
+	// where Options ask for TLS or credentials.
+	Client []kgo.Opt
 }
 
 // Kafka is a cluster of kfake brokers inside the process. Its methods are safe
@@ -34,6 +37,7 @@ type Kafka struct {
 	*kfake.Cluster
 	network *kfake.VirtualNetwork
 	brokers int
+	client  []kgo.Opt
 
 	mu       sync.Mutex
 	watchers []func(Commit)
@@ -55,7 +59,7 @@ const virtualPort = 9092
 
 // StartKafka starts a cluster.
 func StartKafka(cfg KafkaConfig) (*Kafka, error) {
-	k := &Kafka{brokers: max(cfg.Brokers, 1)}
+	k := &Kafka{brokers: max(cfg.Brokers, 1), client: cfg.Client}
 	opts := []kfake.Opt{kfake.NumBrokers(k.brokers), kfake.ClusterID("embedded")}
 	if cfg.Virtual {
 		k.network = &kfake.VirtualNetwork{}
@@ -86,7 +90,7 @@ func (k *Kafka) ClientOptions() []kgo.Opt {
 	if k.network != nil {
 		opts = append(opts, kgo.Dialer(k.DialContext))
 	}
-	return opts
+	return append(opts, k.client...)
 }
 
 // DialContext connects to a broker of a [KafkaConfig.Virtual] cluster: for a

@@ -422,6 +422,7 @@ type searchRequest struct {
 	source     sourceFilter
 	pit        string
 	slice      [2]int // id, max; max 0: none
+	aggs       []composite
 }
 
 type sortKey struct {
@@ -485,6 +486,8 @@ func parseSearch(r *Request, body map[string]any, ids bool) (*searchRequest, *ap
 			}
 		case "_source":
 			s.source = bodySource(v)
+		case "aggs", "aggregations":
+			s.aggs, err = parseAggregations(v)
 		case "pit":
 			p, _ := v.(map[string]any)
 			s.pit, _ = p["id"].(string)
@@ -606,7 +609,7 @@ func (es *Elasticsearch) searchParts(r *Request, name string, s *searchRequest) 
 	// A page in the order of sequence numbers that counts nothing is all that is
 	// read of a single shard.
 	limit := -1
-	if s.total < 0 && s.plan.match == nil && s.slice[1] == 0 && len(places) == 1 && places[0].filters == nil && s.inOrder() {
+	if s.total < 0 && s.aggs == nil && s.plan.match == nil && s.slice[1] == 0 && len(places) == 1 && places[0].filters == nil && s.inOrder() {
 		limit = s.from + s.size
 	}
 	var parts []shardDocs
@@ -633,6 +636,7 @@ func (es *Elasticsearch) searchParts(r *Request, name string, s *searchRequest) 
 			if limited && !slices.Contains(only, sh.n) {
 				continue
 			}
+			sh.searches.Add(1)
 			parts = append(parts, shardDocs{ix: p.ix, n: sh.n, docs: sh.snapshot(now, from, to, limit)})
 			filters = append(filters, f)
 		}
@@ -832,6 +836,10 @@ func (es *Elasticsearch) search(r *Request, name string, fault *Fault) *answer {
 		return failure(err)
 	}
 	total := len(hits)
+	aggregations, err := s.aggregate(hits)
+	if err != nil {
+		return failure(err)
+	}
 	if err := s.sortHits(hits); err != nil {
 		return failure(err)
 	}
@@ -843,7 +851,11 @@ func (es *Elasticsearch) search(r *Request, name string, fault *Fault) *answer {
 	if failed > 0 {
 		hits = hits[:len(hits)/2]
 	}
-	return &answer{status: http.StatusOK, body: s.answer(hits, total, shards, min(failed, shards))}
+	text := s.answer(hits, total, shards, min(failed, shards))
+	if aggregations != nil {
+		text = append(append(append(text[:len(text)-1], `,"aggregations":`...), aggregations...), '}')
+	}
+	return &answer{status: http.StatusOK, body: text}
 }
 
 // countUpTo returns how many hits stand at or before search_after.

@@ -5,6 +5,7 @@ import (
 	"sort"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -58,6 +59,8 @@ type slot struct {
 type shard struct {
 	ix *index
 	n  int
+
+	searches atomic.Int64 // that it answered
 
 	mu struct {
 		sync.Mutex
@@ -361,13 +364,14 @@ type shardStats struct {
 	docs, deleted int
 	maxSeq        int64
 	bytes         int64
+	searches      int64
 }
 
 func (s *shard) stats(now int64) shardStats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.refreshDue(now)
-	return shardStats{docs: s.mu.live, deleted: len(s.mu.deletes), maxSeq: s.mu.nextSeq - 1, bytes: s.mu.bytes}
+	return shardStats{docs: s.mu.live, deleted: len(s.mu.deletes), maxSeq: s.mu.nextSeq - 1, bytes: s.mu.bytes, searches: s.searches.Load()}
 }
 
 func nanos() int64 { return time.Now().UnixNano() }

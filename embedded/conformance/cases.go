@@ -590,6 +590,36 @@ func readCases() []tcase {
 			{path: "/{i}/_count", body: `{"query":{"bool":{"must_not":{"term":{"k":"z"}}}}}`, json: map[string]string{"count": "2"}},
 			{method: http.MethodGet, path: "/{i}/_stats?level=shards", json: map[string]string{"indices.{i}.shards.0.0.seq_no.max_seq_no": "3", "_all.primaries.docs.count": "3"}},
 		}},
+		{name: "counts by the values of a field", steps: []step{
+			create("{i}", `{"mappings":{"properties":{"k":{"type":"keyword","ignore_above":4},"t":{"type":"text"}}}}`),
+			{
+				path:  "/_bulk?refresh=true",
+				lines: lines(index("1", ""), `{"k":"b","t":"x"}`, index("2", ""), `{"k":["a","b","b"]}`, index("3", ""), `{"k":"c"}`, index("4", ""), `{"k":"longer"}`, index("5", ""), `{}`),
+				items: lines("201 created v1", "201 created v1", "201 created v1", "201 created v1", "201 created v1"),
+			},
+			{
+				path: "/{i}/_search", body: `{"size":0,"track_total_hits":false,"aggs":{"by":{"composite":{"size":2,"sources":[{"value":{"terms":{"field":"k"}}}]}}}}`,
+				json: map[string]string{
+					"aggregations.by.buckets.0.key.value": "a", "aggregations.by.buckets.0.doc_count": "1", "aggregations.by.buckets.1.key.value": "b",
+					"aggregations.by.buckets.1.doc_count": "2", "aggregations.by.buckets.2": "-", "aggregations.by.after_key.value": "b",
+				},
+			},
+			{
+				path: "/{i}/_search", body: `{"size":0,"aggs":{"by":{"composite":{"size":2,"sources":[{"value":{"terms":{"field":"k"}}}],"after":{"value":"b"}}}},"query":{"bool":{"must_not":{"term":{"k":"a"}}}}}`,
+				json: map[string]string{"aggregations.by.buckets.0.key.value": "c", "aggregations.by.buckets.1": "-"},
+			},
+			{
+				path: "/{i}/_search", body: `{"size":0,"aggs":{"by":{"composite":{"sources":[{"value":{"terms":{"field":"none"}}}]}}}}`,
+				json: map[string]string{"aggregations.by.buckets.0": "-"},
+			},
+			{path: "/{i}/_search", body: `{"size":0,"aggs":{"by":{"composite":{"sources":[{"value":{"terms":{"field":"t"}}}]}}}}`, status: 400, err: "search_phase_execution_exception: all shards failed"},
+		}},
+		{name: "searches are counted", steps: []step{
+			create("{i}", ``),
+			{path: "/{i}/_search"},
+			{path: "/{i}/_search"},
+			{method: http.MethodGet, path: "/{i}/_stats/docs,store,search?level=shards", json: map[string]string{"indices.{i}.total.search.query_total": "2"}},
+		}},
 		{name: "an alias with a filter", steps: []step{
 			create("{i}", `{"mappings":{"properties":{"gone":{"type":"boolean"}}},"aliases":{"{a}":{"filter":{"bool":{"must_not":{"term":{"gone":true}}}}}}}`),
 			{path: "/_bulk?refresh=true", lines: lines(index("1", ""), `{"gone":true}`, index("2", ""), `{}`), items: lines("201 created v1", "201 created v1")},

@@ -1,0 +1,52 @@
+package elastic
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/url"
+
+	"github.com/elastic/go-elasticsearch/v8/esapi"
+)
+
+// request is a call by method and path, for those that need no more of esapi.
+type request struct {
+	method, path string
+	query        url.Values
+	body         []byte // nil: none
+}
+
+// Do implements esapi.Request.
+func (r request) Do(ctx context.Context, transport esapi.Transport) (*esapi.Response, error) {
+	target := r.path
+	if len(r.query) > 0 {
+		target += "?" + r.query.Encode()
+	}
+	req, err := http.NewRequestWithContext(ctx, r.method, target, bytes.NewReader(r.body))
+	if err != nil {
+		return nil, err
+	}
+	if r.body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	} else {
+		req.Body, req.ContentLength = http.NoBody, 0
+	}
+	res, err := transport.Perform(req)
+	if err != nil {
+		return nil, err
+	}
+	return &esapi.Response{StatusCode: res.StatusCode, Body: res.Body, Header: res.Header}, nil
+}
+
+// send carries out a request with a JSON body (nil: none).
+func (c *Client) send(ctx context.Context, what string, r request, body, out any) error {
+	if body != nil {
+		text, err := json.Marshal(body)
+		if err != nil {
+			return err
+		}
+		r.body = text
+	}
+	return c.call(ctx, what, r, out)
+}
