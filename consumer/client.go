@@ -167,6 +167,14 @@ func (c *Consumer) groupOptions() ([]kgo.Opt, error) {
 	if maxWait <= 0 {
 		maxWait = 500 * time.Millisecond
 	}
+	// A batch that expands beyond this halts its partition, in place of the
+	// process.
+	largest := int(min(max(c.o.Budget.Limit()/2, 1<<20), math.MaxInt32))
+	buffers := newBytesPool()
+	unpack, err := newDecompressor(largest, buffers)
+	if err != nil {
+		errs = append(errs, err)
+	}
 	opts = append(opts,
 		kgo.ConsumerGroup(cfg.GroupID),
 		kgo.Balancers(kgo.CooperativeStickyBalancer()),
@@ -184,10 +192,8 @@ func (c *Consumer) groupOptions() ([]kgo.Opt, error) {
 		kgo.FetchMinBytes(int32(min(max(cfg.Fetch.MinBytes, 1), math.MaxInt32))),
 		kgo.FetchMaxBytes(c.fetchBytes()),
 		kgo.FetchMaxPartitionBytes(c.fetchPartitionBytes()),
-		// A batch that expands beyond this halts its partition, in place of the
-		// process.
-		kgo.MaxDecompressBatchBytes(int(min(max(c.o.Budget.Limit()/2, 1<<20), math.MaxInt32))),
-		kgo.WithPools(newRecordPool(), newBytesPool()),
+		kgo.WithDecompressor(unpack),
+		kgo.WithPools(newRecordPool(), buffers),
 		kgo.OnPartitionsAssigned(c.onAssigned),
 		kgo.OnPartitionsRevoked(c.onRevoked),
 		kgo.OnPartitionsLost(c.onLost),
@@ -334,67 +340,6 @@ func (c *Consumer) checkBrokers(ctx context.Context) {
 			t.Stop()
 			return
 		}
-	}
-}
-
-// recordPool keeps slices of records for the client. It is safe because the
-// dispatcher is done with a record, and with all it points to, before it
-// recycles it.
-type recordPool struct{ pool sync.Pool }
-
-func newRecordPool() *recordPool { return new(recordPool) }
-
-// GetRecords implements kgo.PoolRecords.
-func (p *recordPool) GetRecords(n int) []kgo.Record {
-	if s, ok := p.pool.Get().(*[]kgo.Record); ok && cap(*s) >= n {
-		return (*s)[:n]
-	}
-	return make([]kgo.Record, n, max(n, 512))
-}
-
-// PutRecords implements kgo.PoolRecords.
-func (p *recordPool) PutRecords(s []kgo.Record) { p.pool.Put(&s) }
-
-// bytesPool keeps the buffers that batches are decompressed into: a free list,
-// since a sync.Pool loses them to the collector just when fetches are large.
-type bytesPool struct {
-	mu   sync.Mutex
-	free [][]byte
-	held int // bytes in free
-}
-
-const (
-	bytesPoolHeld = 16 << 20
-	bytesPoolMin  = partitionBytes + partitionBytes/16
-)
-
-func newBytesPool() *bytesPool { return new(bytesPool) }
-
-// GetDecompressBytes implements kgo.PoolDecompressBytes.
-func (p *bytesPool) GetDecompressBytes(src []byte, _ kgo.CompressionCodecType) []byte {
-	n := max(3*len(src), bytesPoolMin)
-	p.mu.Lock()
-	for i := len(p.free) - 1; i >= 0; i-- {
-		if b := p.free[i]; cap(b) >= n && cap(b) <= 4*n {
-			last := len(p.free) - 1
-			p.free[i], p.free[last] = p.free[last], nil
-			p.free = p.free[:last]
-			p.held -= cap(b)
-			p.mu.Unlock()
-			return b[:0]
-		}
-	}
-	p.mu.Unlock()
-	return make([]byte, 0, n)
-}
-
-// PutDecompressBytes implements kgo.PoolDecompressBytes.
-func (p *bytesPool) PutDecompressBytes(b []byte) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.held+cap(b) <= bytesPoolHeld {
-		p.free = append(p.free, b)
-		p.held += cap(b)
 	}
 }
 

@@ -136,6 +136,8 @@ const (
 	// undecodableRetry is how often a batch that cannot be decoded is tried
 	// again all the same: it may have been the network.
 	undecodableRetry = 30 * time.Second
+	// outOfRangeTimeout bounds the question where a log begins and ends.
+	outOfRangeTimeout = 10 * time.Second
 )
 
 // New checks cfg and o and returns a consumer that has not started. The error

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -206,29 +207,75 @@ func (c *Consumer) retryFetches() {
 func (c *Consumer) dataLoss(a *assignment, err error) {
 	var loss *kgo.ErrDataLoss
 	var reset *logReset
-	from, to := a.fetchedNow(), int64(-1)
+	from := a.fetchedNow()
 	switch {
 	case errors.As(err, &loss):
-		from, to = loss.ConsumedTo, loss.ResetTo
+		c.lost(a, loss.ConsumedTo, loss.ResetTo, err)
 	case errors.As(err, &reset):
-		to = reset.got
-	}
-	text := err.Error()
-	if to >= 0 {
-		text = fmt.Sprintf("offsets %d to %d are not the ones that were read before (%s)", min(from, to), max(from, to)-1, err)
-	}
-	c.counters.dataLoss.Add(1)
-	if c.resumes && to < 0 {
+		c.lost(a, from, reset.got, err)
+	case c.resumes: // the client goes on by itself, and says where
+		c.counters.dataLoss.Add(1)
 		c.failedFetch(a, err, false)
+	default:
+		// On which side of the log the offset lies decides what helps.
+		c.failedFetch(a, err, false) // the error comes again if that cannot be told now
+		c.tasks.Go(func() { c.outOfRange(a, from, err) })
+	}
+}
+
+// outOfRange asks where the log begins and ends now and halts the partition,
+// whose next offset, from, lies outside.
+func (c *Consumer) outOfRange(a *assignment, from int64, err error) {
+	ctx, cancel := context.WithTimeout(c.stopping, outOfRangeTimeout)
+	defer cancel()
+	start, end, asked := c.logRange(ctx, a)
+	if asked != nil {
+		c.log.Warn().Str("topic", a.l.topic).Int32("partition", a.id).Err(asked).Msg("the next offset is out of range, and the log's range cannot be read; trying again")
 		return
 	}
-	v := a.topic.rules.Version()
-	rewritten := to < from && (v == document.VersionSequence || v == document.VersionOffset)
-	if !c.resumes || rewritten {
-		if rewritten {
-			text += ": offsets will be used again, so the generation must be raised"
+	c.do(func() {
+		switch {
+		case c.holding(tp{a.l.topic, a.id}) != a || a.fetchedNow() != from:
+			return
+		case from < start:
+			c.lost(a, from, start, err)
+		case from > end:
+			c.lost(a, from, end, err)
 		}
-		c.halt(a, &Halt{Kind: HaltDataLoss, Offset: from, Type: text, Since: c.now()})
+		// Else the log has grown beyond it, or the answers are of different
+		// replicas: the next fetch tells.
+	})
+}
+
+// logRange is where the log of a partition begins and ends.
+func (c *Consumer) logRange(ctx context.Context, a *assignment) (start, end int64, err error) {
+	at := func(listed kadm.ListedOffsets, err error) (int64, error) {
+		if err != nil {
+			return 0, err
+		}
+		o, ok := listed.Lookup(a.l.topic, a.id)
+		if !ok || o.Err != nil {
+			return 0, fmt.Errorf("consumer: range of %s/%d: no answer, or %w", a.l.topic, a.id, o.Err)
+		}
+		return o.Offset, nil
+	}
+	if start, err = at(c.adm.ListStartOffsets(ctx, a.l.topic)); err != nil {
+		return 0, 0, err
+	}
+	end, err = at(c.adm.ListEndOffsets(ctx, a.l.topic))
+	return start, end, err
+}
+
+// lost acts on a loss that is known: the partition was read up to from, and
+// goes on, if at all, at to. Above from, what lies between was deleted before
+// it was read; at from or below, the log was cut, and what was read is no longer
+// there.
+func (c *Consumer) lost(a *assignment, from, to int64, err error) {
+	c.counters.dataLoss.Add(1)
+	v := a.topic.rules.Version()
+	again := to < from && (v == document.VersionSequence || v == document.VersionOffset)
+	if !c.resumes || again {
+		c.halt(a, &Halt{Kind: HaltDataLoss, Offset: from, Type: lossText(a.l.topic, a.id, from, to, v, err), Since: c.now()})
 		return
 	}
 	c.log.Error().Str("topic", a.l.topic).Int32("partition", a.id).Int64("from", from).Int64("to", to).Err(err).Msg("data loss: records are gone from Kafka; going on (on_data_loss: resume)")
@@ -238,6 +285,27 @@ func (c *Consumer) dataLoss(a *assignment, err error) {
 				c.restartAt(a, kgo.EpochOffset{Epoch: -1, Offset: to})
 			}
 		})
+	}
+}
+
+// lossText says what was lost of a partition between from and to, and what
+// helps, which follows from how the versions of the topic's documents are made.
+func lossText(topic string, partition int32, from, to int64, v document.VersionMode, err error) string {
+	what := fmt.Sprintf("the log was truncated below offset %d: how far is not known (%s)", from, err)
+	switch {
+	case to > from:
+		return fmt.Sprintf("Kafka deleted offsets %d to %d before they were read (%s): to go on at the log's start, set kafka.on_data_loss: resume and restart", from, to-1, err)
+	case to < from:
+		what = fmt.Sprintf("the log was truncated: offsets %d to %d are not the ones that were read before (%s)", to, from-1, err)
+	}
+	reset := fmt.Sprintf("sluice reset --topic %s --partition %d --to %d", topic, partition, to)
+	switch v {
+	case document.VersionSequence:
+		return fmt.Sprintf("%s: offsets are used again, so stop the group and run: sluice generation raise --topic %s, then %s", what, topic, reset)
+	case document.VersionOffset:
+		return fmt.Sprintf("%s: offsets are used again, and documents of the lost ones refuse newer records: delete those documents or change documents.version, stop the group and run: %s", what, reset)
+	default:
+		return fmt.Sprintf("%s: to read again from %d, set kafka.on_data_loss: resume and restart", what, to)
 	}
 }
 

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -322,8 +324,13 @@ func TestOutOfRange(t *testing.T) {
 			}
 			m := w.start(atOnce, func(c *Config, _ *Options) { c.OnDataLoss = mode })
 			if mode == "halt" {
-				if s := m.waitState(0, StateHalted); s.Halt.Kind != HaltDataLoss || s.Halt.Offset != 10 {
+				s := m.waitState(0, StateHalted)
+				if s.Halt.Kind != HaltDataLoss || s.Halt.Offset != 10 || !strings.Contains(s.Halt.Type, "deleted offsets 10 to 14") ||
+					!strings.Contains(s.Halt.Type, "on_data_loss: resume") || strings.Contains(s.Halt.Type, "generation") {
 					t.Errorf("halt %+v", s.Halt)
+				}
+				if n := m.counters.dataLoss.Load(); n != 1 {
+					t.Errorf("%d losses counted", n)
 				}
 				return
 			}
@@ -336,7 +343,48 @@ func TestOutOfRange(t *testing.T) {
 	}
 }
 
-// A commit beyond the log's end.
+// A commit beyond the log's end: the log lost its end, whose offsets come again.
+func TestCommitBeyondLogEnd(t *testing.T) {
+	w := newWorld(t, 1)
+	w.produce(0, 10)
+	w.start(atOnce).waitDone(w)
+	ctx := t.Context()
+	for o := range int64(30) {
+		w.markHandled(o)
+	}
+	ahead := kadm.Offsets{}
+	ahead.AddOffset(testTopic, 0, 30, -1)
+	if err := w.adm.CommitAllOffsets(ctx, testGroup, ahead); err != nil {
+		t.Fatal(err)
+	}
+	m := w.start(atOnce)
+	s := m.waitState(0, StateHalted)
+	if s.Halt.Kind != HaltDataLoss || s.Halt.Offset != 30 || !strings.Contains(s.Halt.Type, "generation raise --topic events, then sluice reset --topic events --partition 0 --to 10") {
+		t.Errorf("halt %+v", s.Halt)
+	}
+}
+
+func TestLossText(t *testing.T) {
+	cause := errors.New("cause")
+	for _, c := range []struct {
+		to      int64
+		mode    document.VersionMode
+		has, no string
+	}{
+		{15, document.VersionSequence, "on_data_loss: resume", "raise"},
+		{15, document.VersionField, "on_data_loss: resume", "raise"},
+		{5, document.VersionSequence, "generation raise", "resume"},
+		{5, document.VersionOffset, "change documents.version", "raise"},
+		{5, document.VersionTimestamp, "on_data_loss: resume", "raise"},
+		{10, document.VersionSequence, "generation raise", "resume"},
+	} {
+		if text := lossText("t", 3, 10, c.to, c.mode, cause); !strings.Contains(text, c.has) || strings.Contains(text, c.no) || !strings.Contains(text, "cause") {
+			t.Errorf("10 -> %d, mode %d: %s", c.to, c.mode, text)
+		}
+	}
+}
+
+// The topic was made anew under a commit.
 func TestCommitBeyondEnd(t *testing.T) {
 	w := newWorld(t, 1)
 	w.produce(0, 10)
