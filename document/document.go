@@ -120,7 +120,7 @@ const (
 	TypeTimeWindow    = "outside_time_window" // outside time_window
 	TypeNoRouting     = "no_routing"          // the routing's key, header or field is absent, empty or not UTF-8
 	TypeNoCustomer    = "no_customer"         // no customer, where one is needed
-	TypeBadCustomer   = "bad_customer"        // of a routed stream: not UTF-8, or more than MaxCustomer bytes
+	TypeBadCustomer   = "bad_customer"        // of a routed stream: not UTF-8, or more than partition.MaxCustomer bytes
 	TypeNoTable       = "no_routing_table"    // the stream is routed and no table was read yet
 	TypeBadVersion    = "bad_version"         // no integer from 0 to 2^63-1 where the version comes from
 	TypeSequenceRange = "sequence_range"      // generation or offset outside what a sequence holds

@@ -11,6 +11,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/sluicehq/sluice/indexer/bulk"
+	"github.com/sluicehq/sluice/partition"
 )
 
 // maxID is the longest id that the server takes, in bytes. A longer one makes
@@ -88,7 +89,7 @@ func (r *Rules) action(rec *kgo.Record, generation int, out *Result) *problem {
 	if r.timeNamed && !r.inWindow(rec.Timestamp) {
 		return problemTimeWindow
 	}
-	var to Route
+	var to partition.Route
 	var p *problem
 	table := r.stream.routing.Load()
 	if table != nil {

@@ -11,11 +11,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/sluicehq/sluice/indexer/bulk"
+	"github.com/sluicehq/sluice/partition"
 )
-
-// MaxCustomer is the longest customer that a stream is routed by, in bytes: it
-// is part of the ids of control documents, which have 512.
-const MaxCustomer = 256
 
 // Side is a side of a routed stream. Its text is that of a dead letter's
 // sluice.side.
@@ -28,20 +25,11 @@ const (
 	SideNew    Side = "new"
 )
 
-// Route is where the records of a customer go.
-type Route struct {
-	// Legacy and New are the indices that must have the record; "": that side
-	// is not required. One of them is set.
-	Legacy, New string
-	// Shadow says that a delete on the new side is a document that keeps its
-	// version for good (write mode W1).
-	Shadow bool
-}
-
 // Router is a routing table as records see it. It never changes, and is safe
 // for concurrent use.
 type Router interface {
-	Route(customer []byte) Route
+	// Route returns where the records of a customer go.
+	Route(customer []byte) partition.Route
 	// Legacy is the legacy index where the write mode still writes to it, else
 	// "": where records without a customer go by `on_no_customer: legacy`.
 	Legacy() string
@@ -71,7 +59,7 @@ func (m *Mapper) CustomerChanges() uint64 { return m.stream.moved.Load() }
 
 // route sets the action's target by the routing table, and returns where the
 // record goes.
-func (r *Rules) route(table Router, out *Result) (to Route, p *problem) {
+func (r *Rules) route(table Router, out *Result) (to partition.Route, p *problem) {
 	if table == nil {
 		out.end(Halt, problemNoTable)
 		return to, problemNoTable
@@ -79,7 +67,7 @@ func (r *Rules) route(table Router, out *Result) (to Route, p *problem) {
 	switch {
 	case len(out.Customer) == 0:
 		p = problemNoCustomer
-	case len(out.Customer) > MaxCustomer || !utf8.Valid(out.Customer):
+	case len(out.Customer) > partition.MaxCustomer || !utf8.Valid(out.Customer):
 		p = problemBadCustomer
 	default:
 		to = table.Route(out.Customer)
@@ -100,7 +88,7 @@ func (r *Rules) route(table Router, out *Result) (to Route, p *problem) {
 
 // twin makes the new side's action from the legacy side's, or turns the only
 // action into the new side's own form.
-func (r *Rules) twin(to Route, rec *kgo.Record, out *Result) {
+func (r *Rules) twin(to partition.Route, rec *kgo.Record, out *Result) {
 	a, tombstone := &out.Action, &out.Tombstone
 	if out.Side == SideLegacy {
 		if to.New == "" {

@@ -14,14 +14,15 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/sluicehq/sluice/indexer/bulk"
+	"github.com/sluicehq/sluice/partition"
 )
 
 // table is a routing table: a write mode, W0 to W3, over the legacy index "old"
 // and one index for each first letter of a customer.
 type table int
 
-func (w table) Route(customer []byte) Route {
-	to := Route{Legacy: w.Legacy(), Shadow: w == 1}
+func (w table) Route(customer []byte) partition.Route {
+	to := partition.Route{Legacy: w.Legacy(), Shadow: w == 1}
 	if w > 0 {
 		to.New = newIndices[customer[0]&7]
 	}
@@ -107,7 +108,7 @@ func TestRoute(t *testing.T) {
 		{"no customer, delete", customer, 1, record("k", nil), "dead_letter no_customer"},
 		{"empty customer", customer, 1, record("k", `{}`, "c", ""), "dead_letter no_customer"},
 		{"customer not UTF-8", customer, 1, record("k", `{}`, "c", "\xb8"), "dead_letter bad_customer"},
-		{"customer too long", customer, 3, record("k", `{}`, "c", strings.Repeat("c", MaxCustomer+1)), "dead_letter bad_customer"},
+		{"customer too long", customer, 3, record("k", `{}`, "c", strings.Repeat("c", partition.MaxCustomer+1)), "dead_letter bad_customer"},
 		{"no customer, dropped", with(func(c *Config) { c.OnRejected = "drop" }), 1, record("k", `{}`), "dead_letter no_customer"},
 		{"legacy for those without", with(func(c *Config) { c.OnNoCustomer = "legacy" }), 1, record("k", `{}`), "legacy: index old id=k external=g1/7 ordered {}"},
 		{"legacy, delete", with(func(c *Config) { c.OnNoCustomer = "legacy" }), 2, record("k", nil), "legacy: delete old id=k external=g1/7 ordered"},
@@ -246,7 +247,7 @@ func checkCustomer(t *testing.T, doc []byte, ptr string) {
 		if got := renderSides(&out); got != "dead_letter no_customer" {
 			t.Fatalf("%q at %q: %s", doc, ptr, got)
 		}
-	case len(want) > MaxCustomer:
+	case len(want) > partition.MaxCustomer:
 		if got := renderSides(&out); got != "dead_letter bad_customer" {
 			t.Fatalf("%q at %q: %s", doc, ptr, got)
 		}
