@@ -43,9 +43,10 @@ type Client struct {
 	timeout   time.Duration // of a call other than Perform
 	log       zerolog.Logger
 
-	sources []*credentials.Source
-	dialer  *credentials.Dialer // nil without TLS
-	close   func()              // closes idle connections
+	authorization func() string // the header of the moment; "": none
+	sources       []*credentials.Source
+	dialer        *credentials.Dialer // nil without TLS
+	close         func()              // closes idle connections
 }
 
 // Option changes how New builds a client.
@@ -105,7 +106,7 @@ func New(cfg Config, opts ...Option) (*Client, error) {
 		return nil, err
 	}
 
-	c := &Client{timeout: cfg.RequestTimeout, log: o.log, sources: sources, dialer: dialer, close: func() {}}
+	c := &Client{timeout: cfg.RequestTimeout, log: o.log, authorization: auth, sources: sources, dialer: dialer, close: func() {}}
 	if c.timeout <= 0 {
 		c.timeout = 20 * time.Second
 	}

@@ -75,6 +75,15 @@ func shorten(reason string) string {
 	return reason[:end] + "..."
 }
 
+// redact takes the credentials that were sent out of an answer: a proxy may
+// quote what it refuses.
+func (c *Client) redact(answer []byte) []byte {
+	if _, sent, ok := strings.Cut(c.authorization(), " "); ok && sent != "" {
+		return bytes.ReplaceAll(answer, []byte(sent), []byte("[redacted]"))
+	}
+	return answer
+}
+
 // call carries out a request within the client's time-out and decodes its
 // answer into out (nil: not looked at). what names the call in errors.
 func (c *Client) call(ctx context.Context, what string, req esapi.Request, out any) error {
@@ -90,7 +99,7 @@ func (c *Client) call(ctx context.Context, what string, req esapi.Request, out a
 	defer res.Body.Close()
 	if res.IsError() || res.StatusCode >= 300 {
 		body, _ := io.ReadAll(io.LimitReader(res.Body, maxError)) // the status says enough
-		return fmt.Errorf("elasticsearch: %s: %w", what, newError(res.StatusCode, body))
+		return fmt.Errorf("elasticsearch: %s: %w", what, newError(res.StatusCode, c.redact(body)))
 	}
 	body, err := io.ReadAll(res.Body)
 	if err != nil {

@@ -59,7 +59,7 @@ func (w *world) files(yaml string) []string {
 	dir := w.t.TempDir()
 	args := []string{
 		"--set", fmt.Sprintf("kafka.brokers=[%s]", strings.Join(w.kafka.Addresses(), ",")),
-		"--set", fmt.Sprintf("elasticsearch.addresses=[%q]", w.es.URL()),
+		"--set", fmt.Sprintf("elasticsearch.addresses=[%q]", w.url),
 	}
 	for name, text := range map[string]string{"settings.yaml": settings, "test.yaml": yaml} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {

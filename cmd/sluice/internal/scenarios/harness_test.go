@@ -93,6 +93,8 @@ type world struct {
 	admin *kadm.Client
 	// virtual says that it has no sockets and belongs to a bubble.
 	virtual bool
+	// url is where programs reach Elasticsearch.
+	url string
 
 	// effect is what a record does to Elasticsearch, for the oracle; the
 	// default is that of a key id with a sequence version. nil: not checked.
@@ -117,6 +119,7 @@ type worldOptions struct {
 	virtual    bool // no sockets, for a synctest bubble
 	topics     map[string]int32
 	kafka      []kfake.Opt
+	client     []kgo.Opt // of the test's own clients
 }
 
 func newWorld(t testing.TB, o worldOptions) *world {
@@ -124,7 +127,7 @@ func newWorld(t testing.TB, o worldOptions) *world {
 	topics := map[string]int32{topic: max(o.partitions, 1), letters: 1}
 	maps.Copy(topics, o.topics)
 	k, err := embedded.StartKafka(embedded.KafkaConfig{
-		Brokers: o.brokers, Topics: topics, Virtual: o.virtual,
+		Brokers: o.brokers, Topics: topics, Virtual: o.virtual, Client: o.client,
 		Options: append([]kfake.Opt{
 			kfake.GroupMinSessionTimeout(100 * time.Millisecond),
 			kfake.BrokerConfigs(map[string]string{"group.initial.rebalance.delay.ms": "0"}),
@@ -136,8 +139,9 @@ func newWorld(t testing.TB, o worldOptions) *world {
 	t.Cleanup(k.Close)
 	w := &world{t: t, kafka: k, es: embedded.NewElasticsearch(embedded.Config{History: true}), virtual: o.virtual, ids: map[string]string{}}
 	t.Cleanup(w.es.Close)
+	w.url = "http://elasticsearch:9200"
 	if !o.virtual {
-		if _, err := w.es.Start("127.0.0.1:0"); err != nil {
+		if w.url, err = w.es.Start("127.0.0.1:0"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -457,13 +461,9 @@ func (w *world) start(yaml string, changes ...func(*config.Config, *app.Options)
 // config is the settings of this package with yaml over them.
 func (w *world) config(yaml string) *config.Config {
 	w.t.Helper()
-	url := w.es.URL()
-	if w.virtual {
-		url = "http://elasticsearch:9200"
-	}
 	cfg, err := config.Parse([]config.Source{{Name: "settings", Data: []byte(settings)}, {Name: "test", Data: []byte(yaml)}}, []string{
 		fmt.Sprintf("kafka.brokers=[%s]", strings.Join(w.kafka.Addresses(), ",")),
-		fmt.Sprintf("elasticsearch.addresses=[%q]", url),
+		fmt.Sprintf("elasticsearch.addresses=[%q]", w.url),
 	}, nil)
 	if err != nil {
 		w.t.Fatal(err)
