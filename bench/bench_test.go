@@ -1,0 +1,122 @@
+package main
+
+import (
+	"bytes"
+	"flag"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/sluicehq/sluice/config"
+)
+
+// A run that does not count must leave no trace in medians and ratios, and
+// ratios must be of the same round.
+func TestOnlyRunsOfOneRoundAreCompared(t *testing.T) {
+	c := comparison{Scenario: scenario{MostCPU: 1, LeastSpeed: 1}, Runs: []run{
+		{Program: "floor", CPUPerM: 2, DocsPerS: 100},
+		{Program: "sluice", CPUPerM: 1, DocsPerS: 200},
+		{Program: "floor", CPUPerM: 1e6, Note: "stalled"},
+		{Program: "sluice", CPUPerM: 2, DocsPerS: 300},
+		{Program: "floor", CPUPerM: 4, DocsPerS: 50},
+		{Program: "sluice", CPUPerM: 5, DocsPerS: 25},
+	}}
+	if got, want := c.of("floor", cpuMeasure), []float64{2, 4}; !slices.Equal(got, want) {
+		t.Errorf("CPU of the floor: %v, want %v", got, want)
+	}
+	if got, want := c.ratios("sluice", "floor", cpuMeasure), []float64{0.5, 1.25}; !slices.Equal(got, want) {
+		t.Errorf("ratios: %v, want %v", got, want)
+	}
+	if got, want := spreadOf(c.ratios("sluice", "floor", speedMeasure)), (spread{1.25, 0.5, 2}); got != want {
+		t.Errorf("speed: %v, want %v", got, want)
+	}
+	var out bytes.Buffer
+	if err := table(&out, []comparison{c}, "floor"); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"0.88 (0.50-1.25)  <= 1.00 met", "1.25 (0.50-2.00)  >= 1.00 met", "does not count: , floor: stalled"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("the table lacks %q:\n%s", want, &out)
+		}
+	}
+	if got := spreadOf(nil); got != (spread{}) {
+		t.Errorf("nothing was measured, and it says %v", got)
+	}
+}
+
+func TestGoalsThatAreMissedAreCalledMissed(t *testing.T) {
+	s := scenario{MostCPU: 1, LeastSpeed: 0.95}
+	for _, tc := range []struct {
+		m     measureOf
+		ratio float64
+		want  string
+	}{
+		{cpuMeasure, 1, "<= 1.00 met"},
+		{cpuMeasure, 1.02, "<= 1.00 MISSED"},
+		{speedMeasure, 0.94, ">= 0.95 MISSED"},
+		{speedMeasure, 0.95, ">= 0.95 met"},
+		{memoryMeasure, 9, ""},
+	} {
+		if got := s.goal(tc.m, tc.ratio); got != tc.want {
+			t.Errorf("%s %.2f: %q, want %q", tc.m.name, tc.ratio, got, tc.want)
+		}
+	}
+}
+
+// A flag must not change a scenario that a goal was set for and keep the goal.
+func TestAFlagMakesAnotherScenario(t *testing.T) {
+	fs := flag.NewFlagSet("", flag.ContinueOnError)
+	chosen := scenarioFlags(fs, "core")
+	if err := fs.Parse([]string{"-scenarios", "plain,slow-zipf", "-doc-bytes", "10000", "-keys", "customer"}); err != nil {
+		t.Fatal(err)
+	}
+	scenarios, err := chosen()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(scenarios) != 2 {
+		t.Fatalf("%d scenarios, want the two that are named", len(scenarios))
+	}
+	for _, s := range scenarios {
+		if s.DocBytes != 10_000 || s.Keys != keysCustomer || s.MostCPU != 0 || s.LeastSpeed != 0 || s.Docs*int64(s.DocBytes) > mostVolume {
+			t.Errorf("%+v", s)
+		}
+	}
+	if got := scenarios[0].Name + " " + scenarios[1].Name; got != "plain+doc-bytes+keys slow-zipf+doc-bytes" {
+		t.Errorf("named %q", got)
+	}
+	if _, err := named("nonsense"); err == nil {
+		t.Error("a scenario that does not exist was found")
+	}
+	if core[0].DocBytes != 0 {
+		t.Error("a flag changed the list")
+	}
+}
+
+// Sluice runs with its defaults, but for what a scenario names.
+func TestSluiceIsConfiguredAsTheScenarioSays(t *testing.T) {
+	defaults, err := config.Load(nil, nil, os.LookupEnv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range slices.Concat(core, sweep) {
+		s = s.defaults()
+		p := place{Brokers: []string{"127.0.0.1:9092"}, Sink: "http://127.0.0.1:9200", Index: "bench", Group: "g", Dir: t.TempDir()}
+		line, err := sluiceProgram("sluice", "sluice", "").command(p, s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg, err := config.Load([]string{line[len(line)-1]}, nil, os.LookupEnv)
+		if err != nil {
+			t.Errorf("%s: %v", s.Name, err)
+			continue
+		}
+		if cfg.Documents.ID != defaults.Documents.ID || cfg.Documents.Version != defaults.Documents.Version || cfg.Indexer != defaults.Indexer || cfg.Memory != defaults.Memory {
+			t.Errorf("%s: not the defaults", s.Name)
+		}
+		if cfg.Elasticsearch.CompressionLevel != s.Gzip || (cfg.Documents.Validate == "strict") != s.Strict || strings.Contains(cfg.Documents.Index, "$") != (s.Targets > 1) {
+			t.Errorf("%s: not what the scenario is about", s.Name)
+		}
+	}
+}
