@@ -27,7 +27,7 @@ func (c *Consumer) onOffsetsFetched(_ context.Context, _ *kgo.Client, resp *kmsg
 					}
 					continue
 				}
-				a.startAt(p.Offset, p.Offset)
+				a.startAt(p.Offset, p.Offset, p.LeaderEpoch)
 			}
 		}
 	}
@@ -35,8 +35,9 @@ func (c *Consumer) onOffsetsFetched(_ context.Context, _ *kgo.Client, resp *kmsg
 }
 
 // startAt sets where the assignment begins; committed is what the group has
-// committed, -1 for nothing.
-func (a *assignment) startAt(offset, committed int64) {
+// committed, -1 for nothing, and epoch the leader epoch that was committed with
+// it, -1 for none.
+func (a *assignment) startAt(offset, committed int64, epoch int32) {
 	a.l.mu.Lock()
 	defer a.l.mu.Unlock()
 	if _, ok := a.tracker.Position(); ok || a.over {
@@ -44,6 +45,7 @@ func (a *assignment) startAt(offset, committed int64) {
 	}
 	a.tracker.Advance(offset)
 	a.fetched, a.committed = offset, committed
+	a.marks = append(a.marks, mark{offset: offset - 1, epoch: epoch})
 }
 
 // adjustOffsets turns `latest` and a time, where there is no commit, into the
@@ -86,7 +88,7 @@ func (c *Consumer) adjustOffsets(ctx context.Context, offsets map[string]map[int
 			}
 			partitions[p] = kgo.NewOffset().At(at.Offset)
 			if a := c.holding(tp{topic, p}); a != nil {
-				a.startAt(at.Offset, -1)
+				a.startAt(at.Offset, -1, -1)
 			}
 		}
 	}

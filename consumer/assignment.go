@@ -73,8 +73,8 @@ type assignment struct {
 	retryFetch  time.Time
 }
 
-// mark says what is known of the records from offset on: the leader's epoch
-// and a timestamp.
+// mark says what is known of the records from offset on: the leader's epoch, -1
+// where it is not known, and a timestamp, zero where there is none.
 type mark struct {
 	offset int64
 	epoch  int32
@@ -486,21 +486,40 @@ func (a *assignment) committable(all bool) (at kgo.EpochOffset, ok bool) {
 	if !ok || offset < a.committed || offset == a.committed && !all {
 		return at, false
 	}
-	// The epoch is that of the last record below offset. Marks below it have
-	// done their work.
-	at = kgo.EpochOffset{Epoch: -1, Offset: offset}
+	at = kgo.EpochOffset{Epoch: a.epochOf(offset), Offset: offset}
+	// Marks below the last one below offset have done their work.
 	keep := 0
 	for i := range a.marks {
 		if a.marks[i].offset >= offset {
 			break
 		}
-		at.Epoch = a.marks[i].epoch
 		keep = i
 	}
 	if keep > 0 {
 		a.marks = slices.Delete(a.marks, 0, keep)
 	}
 	return at, true
+}
+
+// epochOf is the leader epoch to commit with offset, the committable one; -1:
+// unknown. Brokers compare it with where that epoch ended, and call the log
+// truncated if that is below offset. So it is the epoch of the record at offset,
+// where there is one: of the record below it the log may hold no neighbour, but
+// records of a later epoch that compaction took away. With nothing delivered at
+// offset or above, the position follows the last record without a hole. l.mu
+// must be held.
+func (a *assignment) epochOf(offset int64) int32 {
+	if position, ok := a.tracker.Position(); !ok || offset >= position {
+		offset--
+	}
+	epoch := int32(-1)
+	for i := range a.marks {
+		if a.marks[i].offset > offset {
+			break
+		}
+		epoch = a.marks[i].epoch
+	}
+	return epoch
 }
 
 // restartPoint is where a partition starts over: at the first record that is
@@ -514,13 +533,11 @@ func (a *assignment) restartPoint() (at kgo.EpochOffset, ok bool) {
 	if a.over || !ok {
 		return at, false
 	}
-	at = kgo.EpochOffset{Epoch: -1, Offset: max(offset, a.committed)}
-	for i := range a.marks {
-		if a.marks[i].offset < at.Offset {
-			at.Epoch = a.marks[i].epoch
-		}
+	if a.committed > offset {
+		// What another member had before that is not ours to tell.
+		return kgo.EpochOffset{Epoch: -1, Offset: a.committed}, true
 	}
-	return at, true
+	return kgo.EpochOffset{Epoch: a.epochOf(offset), Offset: offset}, true
 }
 
 // commitAgreed notes a commit that the broker has acknowledged.

@@ -213,7 +213,8 @@ func TestLogReset(t *testing.T) {
 	}
 }
 
-// The commit's leader epoch is that of the record before it.
+// The commit's leader epoch is that of the record at it, and at the end that of
+// the last record.
 func TestCommittableEpoch(t *testing.T) {
 	c, a := benchConsumer(&heap{}, nil, rules{version: document.VersionSequence})
 	var recs []*kgo.Record
@@ -228,13 +229,72 @@ func TestCommittableEpoch(t *testing.T) {
 	}
 	for seq := range uint64(600) {
 		a.settle(outIndexed, seq)
-		if at, ok := a.committable(false); !ok || at.Offset != int64(seq)+1 || at.Epoch != int32(seq/100) {
+		if at, ok := a.committable(false); !ok || at.Offset != int64(seq)+1 || at.Epoch != int32(min(seq+1, 599)/100) {
 			t.Fatalf("after record %d: %+v %v", seq, at, ok)
 		}
 	}
 	if n := len(a.marks); n > 2 {
 		t.Errorf("%d marks are kept", n)
 	}
+}
+
+// A leader epoch that ended below the offset it is committed with makes brokers
+// call the log truncated: none is committed that may have.
+func TestCommittedEpochReachesTheOffset(t *testing.T) {
+	records := func(epoch int32, offsets ...int64) (recs []*kgo.Record) {
+		for _, o := range offsets {
+			recs = append(recs, &kgo.Record{Topic: testTopic, Offset: o, Value: []byte("{}"), LeaderEpoch: epoch})
+		}
+		return recs
+	}
+	want := func(a *assignment, offset int64, epoch int32) {
+		t.Helper()
+		if at, ok := a.committable(true); !ok || at.Offset != offset || at.Epoch != epoch {
+			t.Errorf("committable %+v %v, want %d of epoch %d", at, ok, offset, epoch)
+		}
+		if at, ok := a.restartPoint(); !ok || at.Offset != offset || at.Epoch != epoch {
+			t.Errorf("restart at %+v %v, want %d of epoch %d", at, ok, offset, epoch)
+		}
+	}
+	begin := func() (*Consumer, *assignment) {
+		c, a := benchConsumer(&heap{}, nil, rules{version: document.VersionSequence})
+		a.startAt(10, 10, 3)
+		want(a, 10, 3)
+		return c, a
+	}
+	t.Run("a hole", func(t *testing.T) {
+		c, a := begin()
+		// Compaction took 11 to 19 away: epoch 4 may have begun at any of them.
+		if _, err := a.enqueue(append(records(3, 10), records(4, 20)...)); err != nil {
+			t.Fatal(err)
+		}
+		c.dispatcher.batch(t.Context(), a)
+		want(a, 10, 3)
+		a.settle(outIndexed, 0)
+		want(a, 20, 4)
+		a.settle(outIndexed, 1)
+		want(a, 21, 4)
+	})
+	t.Run("a discarded batch", func(t *testing.T) {
+		c, a := begin()
+		a.halt = &Halt{Kind: HaltUndecodable, Offset: 10}
+		if _, ok := a.pass(10, 20); !ok {
+			t.Fatal("not passed")
+		}
+		c.dispatcher.batch(t.Context(), a)
+		want(a, 20, -1)
+	})
+	t.Run("another member's commit", func(t *testing.T) {
+		c, a := begin()
+		if _, err := a.enqueue(records(3, 10, 11)); err != nil {
+			t.Fatal(err)
+		}
+		c.dispatcher.batch(t.Context(), a)
+		a.commitAgreed(15)
+		if at, ok := a.restartPoint(); !ok || at.Offset != 15 || at.Epoch != -1 {
+			t.Errorf("restart at %+v %v", at, ok)
+		}
+	})
 }
 
 // BenchmarkHotPath is what a record costs between poll and indexer: queue,
@@ -291,7 +351,7 @@ func TestRestartPoint(t *testing.T) {
 		t.Errorf("nothing handled: %+v, %v", at, ok)
 	}
 	a.commitAgreed(7)
-	if at, ok := a.restartPoint(); !ok || at.Offset != 7 || at.Epoch != 1 {
+	if at, ok := a.restartPoint(); !ok || at.Offset != 7 || at.Epoch != -1 {
 		t.Errorf("the group has committed 7: %+v, %v", at, ok)
 	}
 }

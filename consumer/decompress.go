@@ -35,7 +35,9 @@ func newDecompressor(max int, pool *bytesPool) (*decompressor, error) {
 	if !ok {
 		return nil, errors.New("consumer: the Kafka client shows no decompressor")
 	}
-	return &decompressor{max: max, pool: pool, other: other}, nil
+	d := &decompressor{max: max, pool: pool, other: other}
+	d.ratio.Store(3 * 16)
+	return d, nil
 }
 
 // Decompress implements kgo.Decompressor.
@@ -43,7 +45,7 @@ func (d *decompressor) Decompress(src []byte, codec kgo.CompressionCodecType) ([
 	if codec != kgo.CodecLz4 || len(src) == 0 {
 		return d.other.Decompress(src, codec)
 	}
-	ratio := max(d.ratio.Load(), 3*16)
+	ratio := d.ratio.Load()
 	u := unpacking{d: d, dst: d.pool.get(int(min(int64(len(src))*ratio/16, int64(d.max))))}
 	if err := u.frames(src); err != nil {
 		d.pool.PutDecompressBytes(u.dst)
@@ -223,8 +225,8 @@ func (u *unpacking) take(n int64) ([]byte, bool) {
 }
 
 // The pools are safe because the dispatcher is done with a record, and with all
-// it points to, before it recycles it. What they hand out is at most about
-// twice as large as what is asked for: a batch may be a single small record.
+// it points to, before it recycles it. What they hand out is little larger than
+// what is asked for: a batch may be a single small record.
 
 // recordPool keeps slices of records for the client.
 type recordPool struct {
@@ -261,8 +263,8 @@ func (p *recordPool) PutRecords(s []kgo.Record) {
 // since a sync.Pool loses them to the collector just when fetches are large.
 type bytesPool struct {
 	mu   sync.Mutex
-	free [13][][]byte // of leastBuffer << i
-	held int          // bytes in free
+	free [4 * 13][][]byte // of bufferSize(i) and more
+	held int              // bytes in free
 }
 
 const (
@@ -272,23 +274,38 @@ const (
 
 func newBytesPool() *bytesPool { return new(bytesPool) }
 
-// get returns an empty buffer with room for n bytes.
+// bufferSize is the size of the buffers of class i: four classes double it.
+func bufferSize(i int) int { return leastBuffer / 4 * (4 + i%4) << (i / 4) }
+
+// bufferClass is the greatest class whose buffers have at most n bytes.
+func bufferClass(n int) int {
+	n = max(n, leastBuffer) / (leastBuffer / 4)
+	double := bits.Len(uint(n)) - 3
+	return 4*double + n>>double - 4
+}
+
+// get returns an empty buffer with room for n bytes and little more.
 func (p *bytesPool) get(n int) []byte {
-	i := bits.Len(uint(max(n, leastBuffer)-1) / leastBuffer)
+	i := bufferClass(n)
+	if bufferSize(i) < n {
+		i++
+	}
 	if i >= len(p.free) {
 		return make([]byte, 0, n)
 	}
 	p.mu.Lock()
-	if k := len(p.free[i]) - 1; k >= 0 {
-		b := p.free[i][k]
-		p.free[i][k] = nil
-		p.free[i] = p.free[i][:k]
-		p.held -= cap(b)
-		p.mu.Unlock()
-		return b[:0]
+	for k := i; k < min(i+3, len(p.free)); k++ {
+		if last := len(p.free[k]) - 1; last >= 0 {
+			b := p.free[k][last]
+			p.free[k][last] = nil
+			p.free[k] = p.free[k][:last]
+			p.held -= cap(b)
+			p.mu.Unlock()
+			return b[:0]
+		}
 	}
 	p.mu.Unlock()
-	return make([]byte, 0, leastBuffer<<i)
+	return make([]byte, 0, bufferSize(i))
 }
 
 // GetDecompressBytes implements kgo.PoolDecompressBytes.
@@ -298,8 +315,8 @@ func (p *bytesPool) GetDecompressBytes(src []byte, _ kgo.CompressionCodecType) [
 
 // PutDecompressBytes implements kgo.PoolDecompressBytes.
 func (p *bytesPool) PutDecompressBytes(b []byte) {
-	i := bits.Len(uint(cap(b))/leastBuffer) - 1
-	if i < 0 || i >= len(p.free) {
+	i := bufferClass(cap(b))
+	if cap(b) < leastBuffer || i >= len(p.free) {
 		return
 	}
 	p.mu.Lock()

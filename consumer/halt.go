@@ -531,6 +531,7 @@ func (a *assignment) pass(offset, next int64) (h *Halt, ok bool) {
 	a.fetchErrors, a.retryFetch = 0, time.Time{}
 	a.queue = append(a.queue, batch{passed: next})
 	a.fetched = next
+	a.marks = append(a.marks, mark{offset: offset, epoch: -1}) // of a batch that nobody can read
 	return nil, true
 }
 

@@ -455,6 +455,60 @@ func TestCompactionHoles(t *testing.T) {
 	w.wait("the lag to be 0", func() bool { s := m.Status().Partitions; return len(s) == 1 && s[0].Lag == 0 })
 }
 
+// A member that comes back to a commit behind which compaction took records of
+// the next leader's away has lost nothing.
+func TestCompactionAcrossLeaders(t *testing.T) {
+	w := newWorld(t, 1)
+	if err := w.kafka.CreateTopic("compacted", 1, map[string]string{"cleanup.policy": "compact"}); err != nil {
+		t.Fatal(err)
+	}
+	w.topics = []string{"compacted"}
+	one := func(key string) func(int) (string, string) {
+		return func(int) (string, string) { return key, "{}" }
+	}
+	w.produceTo("compacted", 0, 1, one("a"))
+	if err := w.kafka.MoveTopicPartition("compacted", 0, 1-w.kafka.LeaderFor("compacted", 0)); err != nil {
+		t.Fatal(err)
+	}
+	for range 5 { // offsets 1 to 5, of which one is left
+		w.produceTo("compacted", 0, 1, one("b"))
+	}
+	w.produceTo("compacted", 0, 1, one("c"))
+	w.kafka.Compact()
+	// Brokers remember where an epoch began, whatever is left of it.
+	w.kafka.ControlKey(int16(kmsg.OffsetForLeaderEpoch), func(kreq kmsg.Request) (kmsg.Response, error, bool) {
+		w.kafka.KeepControl()
+		req := kreq.(*kmsg.OffsetForLeaderEpochRequest)
+		p := &req.Topics[0].Partitions[0]
+		if p.LeaderEpoch != 0 {
+			return nil, nil, false
+		}
+		resp := req.ResponseKind().(*kmsg.OffsetForLeaderEpochResponse)
+		rt := kmsg.NewOffsetForLeaderEpochResponseTopic()
+		rt.Topic = req.Topics[0].Topic
+		rp := kmsg.NewOffsetForLeaderEpochResponseTopicPartition()
+		rp.Partition, rp.LeaderEpoch, rp.EndOffset = p.Partition, 0, 1
+		rt.Partitions = append(rt.Partitions, rp)
+		resp.Topics = append(resp.Topics, rt)
+		return resp, nil, true
+	})
+	w.mu.Lock()
+	w.produced[tp{"compacted", 0}] = []int64{0, 5, 6}
+	w.mu.Unlock()
+	m := w.start(nil, func(_ *Config, o *Options) { o.ShutdownTimeout = 100 * time.Millisecond })
+	w.wait("the records", func() bool { return m.sink.held() == 3 })
+	m.sink.index(m.sink.take(func(a *act) bool { return a.offset == 0 }))
+	w.wait("the commit before the hole", func() bool { return w.commits[tp{"compacted", 0}] == 5 })
+	if err := m.end(); err != nil {
+		t.Fatal(err)
+	}
+	m = w.start(atOnce)
+	w.waitAllCommitted()
+	if n := m.counters.dataLoss.Load(); n != 0 {
+		t.Errorf("%d losses counted, nothing was lost: %+v", n, m.Status().Partitions)
+	}
+}
+
 // V13: exactly the committed records are read, and the lag reaches 0 although
 // the log ends with markers.
 func TestAbortedTransactions(t *testing.T) {

@@ -178,7 +178,9 @@ func (a *assignment) lag(now time.Time) (n int64, age time.Duration) {
 		if a.marks[i].offset > handled {
 			break
 		}
-		age = max(0, now.Sub(a.marks[i].time))
+		if !a.marks[i].time.IsZero() {
+			age = max(0, now.Sub(a.marks[i].time))
+		}
 	}
 	return n, age
 }
