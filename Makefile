@@ -42,6 +42,7 @@ test: test-unit test-integration ## unit and integration tests
 test-unit: $(GOTEST) ## unit, property and simulation tests, and planted bugs; no Docker
 	$(GOTEST) -race -shuffle=on -timeout 20m $(TESTFLAGS) ./...
 	(cd tools && $(GOTEST) ./...)
+	(cd deploy && $(GOTEST) ./...)
 # What needs the virtual clock, and scenarios of the simulation with the race detector.
 	packages=$$(grep -rlE --include='*_test.go' '^//go:build .*\bsynctests\b' . | xargs -n 1 dirname | sort -u)
 	SLUICE_SIMULATIONS=300 SLUICE_SIMULATION_FROM=3001 $(GOTEST) -race -shuffle=on -tags synctests -timeout 30m $(TESTFLAGS) $$packages
@@ -72,6 +73,8 @@ lint: ## formatting, vet, golangci-lint, module files, shell scripts
 	$(GOLANGCI) run ./...
 	$(GO) mod tidy -diff
 	$(GO) -C tools mod tidy -diff
+	$(GO) -C deploy vet ./...
+	$(GO) -C deploy mod tidy -diff
 	scripts=$$(find .ci integration_test/servers -type f \( -name '*.sh' -o -path '.ci/run' \))
 	for script in $$scripts; do bash -n $$script; done
 	if command -v shellcheck >/dev/null; then shellcheck $$scripts; else echo "shellcheck is not installed: shell scripts were only parsed"; fi

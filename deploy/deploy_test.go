@@ -1,0 +1,478 @@
+// Package deploy_test renders what stands in this folder as a cluster's tools
+// would, and holds it against the Kubernetes API's own types, against the
+// rules that a hardened cluster enforces, and against the program's own check
+// of its configuration.
+//
+// It is a module of its own: none of what it needs goes into the program.
+package deploy_test
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	monitoring "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
+	"helm.sh/helm/v4/pkg/chart/common"
+	"helm.sh/helm/v4/pkg/chart/common/util"
+	"helm.sh/helm/v4/pkg/chart/v2/loader"
+	"helm.sh/helm/v4/pkg/engine"
+	apps "k8s.io/api/apps/v1"
+	batch "k8s.io/api/batch/v1"
+	core "k8s.io/api/core/v1"
+	networking "k8s.io/api/networking/v1"
+	policy "k8s.io/api/policy/v1"
+	"sigs.k8s.io/kustomize/api/krusty"
+	"sigs.k8s.io/kustomize/kyaml/filesys"
+	"sigs.k8s.io/yaml"
+)
+
+var update = flag.Bool("update", false, "writes testdata/*.golden.yaml anew")
+
+// render returns the documents that the chart makes of values, in a fixed
+// order, or what Helm would say instead.
+func render(values string) ([][]byte, error) {
+	chart, err := loader.Load("helm/sluice")
+	if err != nil {
+		return nil, err
+	}
+	parsed, err := loader.LoadValues(strings.NewReader(values))
+	if err != nil {
+		return nil, err
+	}
+	release := common.ReleaseOptions{Name: "events", Namespace: "search", Revision: 1, IsInstall: true}
+	all, err := util.ToRenderValues(chart, parsed, release, common.DefaultCapabilities)
+	if err != nil {
+		return nil, err
+	}
+	files, err := engine.Render(chart, all)
+	if err != nil {
+		return nil, err
+	}
+	var documents [][]byte
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		if strings.HasSuffix(name, ".yaml") {
+			documents = append(documents, split([]byte(files[name]))...)
+		}
+	}
+	return documents, nil
+}
+
+func split(file []byte) (documents [][]byte) {
+	for d := range bytes.SplitSeq(file, []byte("\n---\n")) {
+		if d = bytes.TrimSpace(bytes.TrimPrefix(d, []byte("---\n"))); len(d) > 0 && !onlyComments(d) {
+			documents = append(documents, d)
+		}
+	}
+	return documents
+}
+
+func onlyComments(document []byte) bool {
+	for line := range bytes.Lines(document) {
+		if line = bytes.TrimSpace(line); len(line) > 0 && line[0] != '#' {
+			return false
+		}
+	}
+	return true
+}
+
+// object is what every document is asked for.
+type object struct {
+	kind, name string
+	typed      any
+	document   []byte
+}
+
+func (o object) String() string { return o.kind + "/" + o.name }
+
+// scaledObject is what the chart uses of KEDA's resource (keda.sh/v1alpha1).
+type scaledObject struct {
+	APIVersion string         `json:"apiVersion"`
+	Kind       string         `json:"kind"`
+	Metadata   map[string]any `json:"metadata"`
+	Spec       struct {
+		ScaleTargetRef  struct{ APIVersion, Kind, Name string } `json:"scaleTargetRef"`
+		MinReplicaCount int                                     `json:"minReplicaCount"`
+		MaxReplicaCount int                                     `json:"maxReplicaCount"`
+		CooldownPeriod  int                                     `json:"cooldownPeriod"`
+		Triggers        []struct {
+			Type              string            `json:"type"`
+			Metadata          map[string]string `json:"metadata"`
+			AuthenticationRef *struct {
+				Name string `json:"name"`
+			} `json:"authenticationRef"`
+		} `json:"triggers"`
+	} `json:"spec"`
+}
+
+// parse holds a document against the types of the API: a field that does not
+// exist is an error.
+func parse(t *testing.T, document []byte) object {
+	t.Helper()
+	var head struct {
+		APIVersion string `json:"apiVersion"`
+		Kind       string `json:"kind"`
+		Metadata   struct {
+			Name string `json:"name"`
+		} `json:"metadata"`
+	}
+	if err := yaml.Unmarshal(document, &head); err != nil {
+		t.Fatalf("%v in\n%s", err, document)
+	}
+	kinds := map[string]any{
+		"v1/ConfigMap": &core.ConfigMap{}, "v1/Secret": &core.Secret{}, "v1/ServiceAccount": &core.ServiceAccount{},
+		"v1/Service": &core.Service{}, "apps/v1/StatefulSet": &apps.StatefulSet{}, "apps/v1/Deployment": &apps.Deployment{},
+		"policy/v1/PodDisruptionBudget": &policy.PodDisruptionBudget{}, "networking.k8s.io/v1/NetworkPolicy": &networking.NetworkPolicy{},
+		"batch/v1/Job": &batch.Job{}, "batch/v1/CronJob": &batch.CronJob{},
+		"monitoring.coreos.com/v1/ServiceMonitor": &monitoring.ServiceMonitor{},
+		"monitoring.coreos.com/v1/PrometheusRule": &monitoring.PrometheusRule{},
+		"keda.sh/v1alpha1/ScaledObject":           &scaledObject{},
+	}
+	o := object{kind: head.Kind, name: head.Metadata.Name, typed: kinds[head.APIVersion+"/"+head.Kind], document: document}
+	if o.typed == nil {
+		t.Fatalf("nothing is known of %s %s", head.APIVersion, head.Kind)
+	}
+	if err := yaml.UnmarshalStrict(document, o.typed); err != nil {
+		t.Errorf("%s: %v in\n%s", o, err, document)
+	}
+	return o
+}
+
+// pod returns what an object runs.
+func (o object) pod() (core.PodTemplateSpec, bool) {
+	switch x := o.typed.(type) {
+	case *apps.StatefulSet:
+		return x.Spec.Template, true
+	case *apps.Deployment:
+		return x.Spec.Template, true
+	case *batch.Job:
+		return x.Spec.Template, true
+	case *batch.CronJob:
+		return x.Spec.JobTemplate.Spec.Template, true
+	}
+	return core.PodTemplateSpec{}, false
+}
+
+// checkPod holds a pod against the "restricted" Pod Security Standard, and
+// against what Sluice promises: no token, no writable root, no secret in the
+// environment.
+func checkPod(t *testing.T, o object, pod core.PodTemplateSpec) {
+	t.Helper()
+	spec, wrong := pod.Spec, func(format string, args ...any) { t.Errorf("%s: "+format, append([]any{o}, args...)...) }
+	if spec.AutomountServiceAccountToken == nil || *spec.AutomountServiceAccountToken {
+		wrong("a service-account token is mounted")
+	}
+	if spec.HostNetwork || spec.HostPID || spec.HostIPC {
+		wrong("shares a namespace with the node")
+	}
+	s := spec.SecurityContext
+	if s == nil || s.RunAsNonRoot == nil || !*s.RunAsNonRoot || s.RunAsUser == nil || *s.RunAsUser != 65532 {
+		wrong("does not run as 65532")
+	}
+	if s == nil || s.SeccompProfile == nil || s.SeccompProfile.Type != core.SeccompProfileTypeRuntimeDefault {
+		wrong("has no seccomp profile")
+	}
+	mounted := map[string]bool{}
+	for _, c := range spec.Containers {
+		x := c.SecurityContext
+		if x == nil || x.AllowPrivilegeEscalation == nil || *x.AllowPrivilegeEscalation ||
+			x.ReadOnlyRootFilesystem == nil || !*x.ReadOnlyRootFilesystem ||
+			x.Capabilities == nil || !slices.Equal(x.Capabilities.Drop, []core.Capability{"ALL"}) || len(x.Capabilities.Add) > 0 {
+			wrong("container %s is not locked down", c.Name)
+		}
+		if c.Resources.Limits.Memory().IsZero() || c.Resources.Requests.Cpu().IsZero() {
+			wrong("container %s has no memory limit or no CPU request", c.Name)
+		}
+		for _, e := range c.Env {
+			if e.ValueFrom != nil && e.ValueFrom.SecretKeyRef != nil {
+				wrong("%s is a secret in the environment", e.Name)
+			}
+		}
+		for _, m := range c.VolumeMounts {
+			mounted[m.Name] = true
+			if !m.ReadOnly {
+				wrong("%s can be written", m.MountPath)
+			}
+		}
+	}
+	for _, v := range spec.Volumes {
+		if v.HostPath != nil {
+			wrong("mounts %s of the node", v.HostPath.Path)
+		}
+		if !mounted[v.Name] {
+			wrong("volume %s is not mounted", v.Name)
+		}
+	}
+}
+
+// checkSet holds the objects of a release against each other.
+func checkSet(t *testing.T, objects []object) {
+	t.Helper()
+	var workload *core.PodTemplateSpec
+	named := map[string]*object{}
+	for i, o := range objects {
+		if named[o.String()] != nil {
+			t.Errorf("%s is there twice", o)
+		}
+		named[o.String()] = &objects[i]
+		if pod, ok := o.pod(); ok {
+			checkPod(t, o, pod)
+			if o.kind == "StatefulSet" || o.kind == "Deployment" {
+				workload = &pod
+			}
+		}
+	}
+	if workload == nil {
+		t.Fatal("nothing runs")
+	}
+	selects := func(o object, selector map[string]string) {
+		t.Helper()
+		for k, v := range selector {
+			if workload.Labels[k] != v {
+				t.Errorf("%s selects %s=%s, which the pods do not have", o, k, v)
+			}
+		}
+		for _, other := range objects {
+			pod, ok := other.pod()
+			if !ok || other.kind == "StatefulSet" || other.kind == "Deployment" {
+				continue
+			}
+			hit := true
+			for k, v := range selector {
+				hit = hit && pod.Labels[k] == v
+			}
+			if hit {
+				t.Errorf("%s also selects the pods of %s", o, other)
+			}
+		}
+	}
+	for _, o := range objects {
+		switch x := o.typed.(type) {
+		case *apps.StatefulSet:
+			selects(o, x.Spec.Selector.MatchLabels)
+			if named["Service/"+x.Spec.ServiceName] == nil {
+				t.Errorf("%s has no Service %s", o, x.Spec.ServiceName)
+			}
+		case *apps.Deployment:
+			selects(o, x.Spec.Selector.MatchLabels)
+		case *core.Service:
+			selects(o, x.Spec.Selector)
+		case *policy.PodDisruptionBudget:
+			selects(o, x.Spec.Selector.MatchLabels)
+		case *networking.NetworkPolicy:
+			selects(o, x.Spec.PodSelector.MatchLabels)
+		case *scaledObject:
+			if r := x.Spec.ScaleTargetRef; named[r.Kind+"/"+r.Name] == nil {
+				t.Errorf("%s scales %s/%s, which is not there", o, r.Kind, r.Name)
+			}
+		}
+	}
+}
+
+// program is the binary of this tree.
+func program(t *testing.T) string {
+	t.Helper()
+	binary := filepath.Join(t.TempDir(), "sluice")
+	build := exec.Command("go", "build", "-o", binary, "./cmd/sluice")
+	build.Dir, build.Env = "..", append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return binary
+}
+
+// checkConfig lets the program judge the configuration of a ConfigMap, whose
+// files do not exist here: each secret stands in an empty folder's place.
+func checkConfig(t *testing.T, binary, config string) {
+	t.Helper()
+	dir := t.TempDir()
+	secret := filepath.Join(dir, "secret")
+	if err := os.WriteFile(secret, []byte("s3cret\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	config = regexp.MustCompile(`/etc/sluice/(admin|secrets)/[^\s"]+`).ReplaceAllString(config, secret)
+	file := filepath.Join(dir, "sluice.yaml")
+	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	validate := exec.Command(binary, "validate", "--offline", "-c", file)
+	validate.Env = append(os.Environ(), "POD_NAME=events-sluice-0", "KAFKA_BROKERS=kafka:9092", "ELASTICSEARCH_URL=http://elasticsearch:9200")
+	if out, err := validate.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s\n%s", err, out, config)
+	}
+}
+
+// token is made anew each time.
+var token = regexp.MustCompile(`(?m)^(\s*token:) .*$`)
+
+func golden(t *testing.T, name string, documents [][]byte) {
+	t.Helper()
+	got := token.ReplaceAll(bytes.Join(documents, []byte("\n---\n")), []byte("$1 RANDOM"))
+	got = append(got, '\n')
+	file := filepath.Join("testdata", name+".golden.yaml")
+	if *update {
+		if err := os.WriteFile(file, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, want) {
+		t.Errorf("%s differs: look at the change, then go test -update ./... in this folder\n%s", file, firstDifference(got, want))
+	}
+}
+
+func firstDifference(got, want []byte) string {
+	g, w := strings.Split(string(got), "\n"), strings.Split(string(want), "\n")
+	for i := range max(len(g), len(w)) {
+		if a, b := at(g, i), at(w, i); a != b {
+			return fmt.Sprintf("line %d: %q, want %q", i+1, a, b)
+		}
+	}
+	return "only in their ends"
+}
+
+func at(lines []string, i int) string {
+	if i < len(lines) {
+		return lines[i]
+	}
+	return "(end)"
+}
+
+func TestChart(t *testing.T) {
+	binary := program(t)
+	files, err := filepath.Glob("testdata/*.values.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatal(files, err)
+	}
+	for _, file := range files {
+		name := strings.TrimSuffix(filepath.Base(file), ".values.yaml")
+		t.Run(name, func(t *testing.T) {
+			values, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			documents, err := render(string(values))
+			if err != nil {
+				t.Fatal(err)
+			}
+			golden(t, name, documents)
+			check(t, binary, documents)
+		})
+	}
+}
+
+// check parses documents and holds them against all rules.
+func check(t *testing.T, binary string, documents [][]byte) {
+	t.Helper()
+	var objects []object
+	for _, d := range documents {
+		o := parse(t, d)
+		objects = append(objects, o)
+		if c, ok := o.typed.(*core.ConfigMap); ok && c.Data["sluice.yaml"] != "" {
+			checkConfig(t, binary, c.Data["sluice.yaml"])
+		}
+	}
+	checkSet(t, objects)
+}
+
+// The pod is given longer than the program takes to drain.
+func TestChartGrace(t *testing.T) {
+	for timeout, want := range map[string]int64{`""`: 45, "30s": 45, "2m": 135, "1m30s": 105, "1500ms": 17, "1h": 3615} {
+		documents, err := render("config: {shutdown_timeout: " + timeout + "}")
+		if err != nil {
+			t.Errorf("%s: %v", timeout, err)
+			continue
+		}
+		for _, d := range documents {
+			if pod, ok := parse(t, d).pod(); ok && *pod.Spec.TerminationGracePeriodSeconds != want {
+				t.Errorf("%s: %d s, want %d", timeout, *pod.Spec.TerminationGracePeriodSeconds, want)
+			}
+		}
+	}
+}
+
+// A change of the configuration changes the pods, and nothing else does.
+func TestChartRestartsOnAChangedConfiguration(t *testing.T) {
+	sum := func(values string) string {
+		documents, err := render(values)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range documents {
+			if pod, ok := parse(t, d).pod(); ok {
+				return pod.Annotations["checksum/config"]
+			}
+		}
+		t.Fatal("no pod")
+		return ""
+	}
+	if sum("") != sum("replicas: 5") || sum("") == sum("config: {indexer: {flush_interval: 2s}}") {
+		t.Error("the checksum does not follow the configuration")
+	}
+}
+
+// What cannot work is refused when the chart is rendered.
+func TestChartRefuses(t *testing.T) {
+	for values, say := range map[string]string{
+		"replica: 3": "replica",
+		"config: {elasticsearch: {password: hunter2}}":                       "password",
+		"config: {kafka: {sasl: {password: hunter2}}}":                       "password",
+		"config: {kafka: {instance_id: me}}":                                 "instance_id",
+		"config: {admin: {address: \"0.0.0.0:1\"}}":                          "address",
+		"config: {shutdown_timeout: soon}":                                   "no duration such as 30s",
+		"keda: {enabled: true}\nconfig: {kafka: {topics: [\"^events-.*\"]}}": "KEDA needs topics by name",
+		"migration: {enabled: true}":                                         "job",
+		"admin: {port: 80}":                                                  "port",
+	} {
+		if _, err := render(values); err == nil || !strings.Contains(err.Error(), say) {
+			t.Errorf("%q: %v, want an error that names %s", values, err, say)
+		}
+	}
+}
+
+func TestKustomize(t *testing.T) {
+	binary := program(t)
+	made, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), "kustomize/example")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := made.AsYaml()
+	if err != nil {
+		t.Fatal(err)
+	}
+	documents := split(all)
+	golden(t, "kustomize", documents)
+	check(t, binary, documents)
+}
+
+// The unit is understood by systemd, and what it may do is little.
+func TestSystemd(t *testing.T) {
+	analyze, err := exec.LookPath("systemd-analyze")
+	if err != nil {
+		t.Skip("systemd-analyze is not installed")
+	}
+	unit, err := os.ReadFile("systemd/sluice.service")
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "sluice.service")
+	unit = bytes.ReplaceAll(unit, []byte("/usr/local/bin/sluice"), []byte("/bin/true"))
+	if err := os.WriteFile(file, unit, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"verify", file}, {"security", "--offline=true", "--threshold=20", file}} {
+		if out, err := exec.Command(analyze, args...).CombinedOutput(); err != nil {
+			t.Errorf("systemd-analyze %s: %v\n%s", strings.Join(args, " "), err, out)
+		}
+	}
+}
