@@ -158,7 +158,7 @@ func nextPlaces(old, next *Table, documents iter.Seq[string]) error {
 	if documents == nil {
 		return &RefusedError{"slot_map, overrides", "customers would move, and it is not known which of them have documents", remedy}
 	}
-	from, to := compile(old), compile(next)
+	from, to := compile(old, nil), compile(next, nil)
 	var moved []string
 	more := 0
 	for customer := range documents {

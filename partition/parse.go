@@ -238,3 +238,18 @@ func (m SlotMap) MarshalText() ([]byte, error) {
 	}
 	return b, nil
 }
+
+// MarshalJSON returns the table as Parse reads it.
+func (t Table) MarshalJSON() ([]byte, error) {
+	type plain Table // has no methods
+	p := plain(t)
+	if p.Overrides == nil {
+		p.Overrides = map[string]string{}
+	}
+	if p.Partitions == nil {
+		p.Partitions = map[string]Partition{}
+	}
+	p.Read.Allow = append([]string{}, p.Read.Allow...)
+	p.Read.Deny = append([]string{}, p.Read.Deny...)
+	return json.Marshal(p)
+}

@@ -12,41 +12,45 @@ const patternRemedy = `write a customer, or a pattern such as acme-*, with \* an
 
 // pattern is a customer, or what several customers have in common.
 type pattern struct {
-	text string
-	// parts are the texts between the stars: one part for a customer.
-	parts [][]byte
-	// literal is how many bytes the parts have.
-	literal int
+	// A customer is the prefix alone. Where there are stars, these are the texts
+	// before the first, after the last and between the others.
+	prefix, suffix []byte
+	stars          bool
+	between        [][]byte
+	literal        int // bytes that are no star
+	text           string
 }
 
 // parsePattern reads one key of overrides or one entry of the read rules.
-func parsePattern(s string) (p pattern, err error) {
-	p.text = s
+func parsePattern(s string) (pattern, error) {
+	p := pattern{text: s}
 	if !utf8.ValidString(s) {
 		return p, errors.New("is not UTF-8")
 	}
-	part := []byte{}
+	var parts [][]byte
+	var part []byte
 	for i := 0; i < len(s); i++ {
-		switch c := s[i]; c {
-		case '*':
-			p.parts = append(p.parts, part)
-			part = []byte{}
-		case '\\':
-			if i++; i == len(s) || s[i] != '*' && s[i] != '\\' {
-				return pattern{}, errors.New(`has a backslash before neither * nor \`)
-			}
-			fallthrough
-		default:
-			part = append(part, s[i])
-			p.literal++
+		if s[i] == '*' {
+			parts, part = append(parts, part), nil
+			continue
 		}
+		if s[i] == '\\' {
+			if i++; i == len(s) || s[i] != '*' && s[i] != '\\' {
+				return p, errors.New(`has a backslash before neither * nor \`)
+			}
+		}
+		part = append(part, s[i])
+		p.literal++
 	}
-	p.parts = append(p.parts, part)
-	if p.literal == 0 && p.exact() {
-		return pattern{}, errors.New("is empty")
-	}
-	if p.literal > MaxCustomer {
-		return pattern{}, fmt.Errorf("is longer than the %d bytes of a customer", MaxCustomer)
+	switch {
+	case s == "":
+		return p, errors.New("is empty")
+	case p.literal > MaxCustomer:
+		return p, fmt.Errorf("is longer than the %d bytes of a customer", MaxCustomer)
+	case parts == nil:
+		p.prefix = part
+	default:
+		p.stars, p.prefix, p.between, p.suffix = true, parts[0], parts[1:], part
 	}
 	return p, nil
 }
@@ -57,26 +61,26 @@ func Literal(customer string) string {
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`).Replace(customer)
 }
 
-// exact says whether p is a customer.
-func (p pattern) exact() bool { return len(p.parts) == 1 }
-
-// matches says whether a customer fits. Taking each part where it first occurs
-// is exact: it leaves the most to the parts that follow.
-func (p pattern) matches(customer []byte) bool {
-	first, last := p.parts[0], p.parts[len(p.parts)-1]
-	if p.exact() {
-		return bytes.Equal(customer, first)
-	}
-	if len(customer) < len(first)+len(last) || !bytes.HasPrefix(customer, first) || !bytes.HasSuffix(customer, last) {
+// matches says whether a customer fits. Taking each text where it first occurs
+// is exact: it leaves the most to those that follow.
+func (p *pattern) matches(customer []byte) bool {
+	if len(customer) < p.literal || string(customer[:len(p.prefix)]) != string(p.prefix) {
 		return false
 	}
-	rest := customer[len(first) : len(customer)-len(last)]
-	for _, part := range p.parts[1 : len(p.parts)-1] {
-		i := bytes.Index(rest, part)
+	rest := customer[len(p.prefix):]
+	if !p.stars {
+		return len(rest) == 0
+	}
+	if !bytes.HasSuffix(rest, p.suffix) {
+		return false
+	}
+	rest = rest[:len(rest)-len(p.suffix)]
+	for _, text := range p.between {
+		i := bytes.Index(rest, text)
 		if i < 0 {
 			return false
 		}
-		rest = rest[i+len(part):]
+		rest = rest[i+len(text):]
 	}
 	return true
 }
