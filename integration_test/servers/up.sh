@@ -62,9 +62,15 @@ start_engine() {
     # An engine that was killed leaves these, and the next one refuses to start
     # while such a number is any process's, even a zombie's.
     rm -f /var/run/docker.pid /var/run/docker/containerd/containerd.pid
-    # It must hold no descriptor of ours: whoever reads this script's output, or
-    # waits for its lock, would wait for the engine's end.
-    setsid dockerd </dev/null >"$log" 2>&1 9>&- &
+    # It must hold no descriptor of ours or of who called us: whoever reads this
+    # script's output, or waits for a lock, would wait for the engine's end.
+    (
+      for fd in /proc/self/fd/*; do
+        fd=${fd##*/}
+        if ((fd > 2)); then eval "exec $fd>&-"; fi
+      done
+      exec setsid dockerd </dev/null >"$log" 2>&1
+    ) &
     pid=$!
   fi
   until answers; do
