@@ -57,6 +57,7 @@ func benchConsumer(w Writer, letters DeadLetters, r Rules) (*Consumer, *assignme
 		resolveNow: make(chan struct{}, 1), pauses: newPauses(quiet{}),
 	}
 	c.stopping, c.stop = context.WithCancelCause(context.Background())
+	c.ending, c.end = context.WithCancel(context.Background())
 	c.conflicts.wake = make(chan struct{}, 1)
 	c.dispatcher = newDispatcher(c, w)
 	t := &topic{name: testTopic, rules: r}

@@ -147,7 +147,7 @@ func (c *Consumer) checkMember(as []*assignment) error {
 		return errOtherGeneration
 	}
 	if c.commits.member != "" && len(as) > 0 {
-		ctx, cancel := context.WithTimeout(context.Background(), commitTimeout)
+		ctx, cancel := context.WithTimeout(c.ending, commitTimeout)
 		defer cancel()
 		commits, err := c.adm.FetchOffsets(ctx, c.cfg.GroupID)
 		if err != nil {
@@ -167,7 +167,7 @@ func (c *Consumer) checkMember(as []*assignment) error {
 // the request's, else the first of a partition.
 func (c *Consumer) commitOffsets(offsets map[string]map[int32]kgo.EpochOffset, by map[tp]*assignment) error {
 	member, gen := c.cl.GroupMetadata()
-	ctx, cancel := context.WithTimeout(context.Background(), commitTimeout)
+	ctx, cancel := context.WithTimeout(c.ending, commitTimeout)
 	defer cancel()
 	ctx = kgo.PreCommitFnContext(ctx, func(req *kmsg.OffsetCommitRequest) error {
 		// The client fills in the generation of the moment it sends. If this

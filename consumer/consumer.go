@@ -87,6 +87,9 @@ type Consumer struct {
 	stop     context.CancelCauseFunc // ends the poll loop
 	stopping context.Context
 	ended    chan struct{} // closed when Run has returned
+	// ending is done when a shutdown must not wait any longer.
+	ending context.Context
+	end    context.CancelFunc
 
 	// Made by Run, before running is set.
 	running    atomic.Bool
@@ -136,6 +139,9 @@ const (
 	// undecodableRetry is how often a batch that cannot be decoded is tried
 	// again all the same: it may have been the network.
 	undecodableRetry = 30 * time.Second
+	// lastWords is how long the last commit, and then the leave, may take where
+	// the drain has used up the shutdown timeout.
+	lastWords = 2 * time.Second
 	// outOfRangeTimeout bounds the question where a log begins and ends.
 	outOfRangeTimeout = 10 * time.Second
 )
@@ -162,6 +168,7 @@ func New(cfg Config, o Options) (*Consumer, error) {
 	c.expansion = firstExpansion
 	c.fetching = c.fetchBytes()
 	c.stopping, c.stop = context.WithCancelCause(context.Background())
+	c.ending, c.end = context.WithCancel(context.Background())
 	c.hooks.fenced = func(error) { c.fail(ErrFenced) }
 	c.hooks.commitBroke = func() {
 		c.commits.mu.Lock()
@@ -530,10 +537,12 @@ func (c *Consumer) those(lost map[string][]int32) (as []*assignment) {
 	return as
 }
 
-// release ends assignments: it stops taking, lets what is on the wire come
-// back for at most timeout, commits what is handled, and forgets the rest.
-// With a timeout of 0 and no commit it only forgets. turn must be held.
-func (c *Consumer) release(as []*assignment, timeout time.Duration, commit bool) {
+// drain stops taking from assignments, sends what is open of them, and lets what
+// is on the wire come back for at most timeout; 0: it does not send, nor wait.
+func (c *Consumer) drain(as []*assignment, timeout time.Duration) {
+	if len(as) == 0 {
+		return
+	}
 	settled := make([]<-chan struct{}, len(as))
 	for i, a := range as {
 		settled[i] = a.stop()
@@ -542,21 +551,30 @@ func (c *Consumer) release(as []*assignment, timeout time.Duration, commit bool)
 	// After this the dispatcher holds nothing of them, and all that it took is
 	// with the indexer.
 	<-c.dispatcher.flush()
-	if timeout > 0 {
-		for _, a := range as {
-			c.o.Sink.Drain(a)
-		}
-		t := time.NewTimer(timeout)
-	drain:
-		for _, s := range settled {
-			select {
-			case <-s:
-			case <-t.C:
-				break drain
-			}
-		}
-		t.Stop()
+	if timeout <= 0 {
+		return
 	}
+	for _, a := range as {
+		c.o.Sink.Drain(a)
+	}
+	t := time.NewTimer(timeout)
+	defer t.Stop()
+	for _, s := range settled {
+		select {
+		case <-s:
+		case <-t.C:
+			return
+		case <-c.ending.Done():
+			return
+		}
+	}
+}
+
+// release ends assignments: it stops taking, lets what is on the wire come
+// back for at most timeout, commits what is handled, and forgets the rest.
+// With a timeout of 0 and no commit it only forgets. turn must be held.
+func (c *Consumer) release(as []*assignment, timeout time.Duration, commit bool) {
+	c.drain(as, timeout)
 	if commit {
 		c.commit(as, true)
 	}
@@ -600,24 +618,34 @@ func (c *Consumer) holds(t *topic) bool {
 }
 
 // shutdown drains everything and leaves the group; cause is why Run ends, nil
-// for an orderly end. hangUp fails all requests of the client.
+// for an orderly end. hangUp fails all requests of the client. It takes the
+// shutdown timeout and twice lastWords at most, whatever brokers and bulk
+// requests do.
 func (c *Consumer) shutdown(cause error, hangUp func()) {
 	c.cl.AllowRebalance()
 	deadline := c.now().Add(c.o.ShutdownTimeout)
+	last := time.AfterFunc(c.o.ShutdownTimeout+lastWords, c.end)
+	defer last.Stop()
+	ours := !errors.Is(cause, ErrFenced)
+	timeout := func() time.Duration {
+		if !ours || mutantStop {
+			return 0
+		}
+		return deadline.Sub(c.now())
+	}
+	// A commit that waits for a rebalance has the turn for so long. The drain
+	// needs none: nothing begins or seeks any more, and a callback that releases
+	// some of these meanwhile waits for the same.
+	c.drain(c.holdings(), timeout())
 	c.takeTurn()
 	// Still a member: heartbeats go on while the drain lasts.
 	if as := c.holdings(); len(as) > 0 {
-		ours := !errors.Is(cause, ErrFenced)
-		timeout := c.o.ShutdownTimeout
-		if !ours || mutantStop {
-			timeout = 0
-		}
-		c.release(as, timeout, ours)
+		c.release(as, timeout(), ours)
 	}
 	c.endTurn()
 	// The client asks for the revocation of what it holds, of which nothing is
 	// left, and tells the coordinator.
-	ctx, cancel := context.WithTimeout(context.Background(), max(deadline.Sub(c.now()), 2*time.Second))
+	ctx, cancel := context.WithTimeout(context.Background(), max(deadline.Sub(c.now()), lastWords))
 	defer cancel()
 	if err := c.cl.LeaveGroupContext(ctx); err != nil {
 		if cause == nil {

@@ -51,6 +51,7 @@ type world struct {
 	adm     *kadm.Client
 	topics  []string
 	control *control
+	dial    []kgo.Opt // how clients reach it
 
 	mu       sync.Mutex
 	produced map[tp][]int64       // offsets that hold a record
@@ -64,6 +65,18 @@ type world struct {
 
 func newWorld(t *testing.T, partitions int32, opts ...kfake.Opt) *world {
 	t.Helper()
+	return newWorldOver(t, nil, partitions, opts...)
+}
+
+// newWorldOver is newWorld whose Kafka is on a network of its own; nil: on the
+// host's.
+func newWorldOver(t *testing.T, network *kfake.VirtualNetwork, partitions int32, opts ...kfake.Opt) *world {
+	t.Helper()
+	var dial []kgo.Opt
+	if network != nil {
+		opts = append(opts, kfake.ListenFn(network.Listen), kfake.Ports(9001, 9002))
+		dial = append(dial, kgo.Dialer(network.DialContext))
+	}
 	opts = append([]kfake.Opt{
 		kfake.NumBrokers(2), kfake.SeedTopics(partitions, testTopic),
 		kfake.GroupMinSessionTimeout(100 * time.Millisecond),
@@ -75,7 +88,7 @@ func newWorld(t *testing.T, partitions int32, opts ...kfake.Opt) *world {
 	}
 	t.Cleanup(k.Close)
 	w := &world{
-		t: t, kafka: k, topics: []string{testTopic}, control: &control{},
+		t: t, kafka: k, topics: []string{testTopic}, control: &control{}, dial: dial,
 		produced: map[tp][]int64{}, next: map[tp]int64{}, handled: map[tp]map[int64]int{}, commits: map[tp]int64{}, metas: map[tp]string{},
 		changed: make(chan struct{}),
 	}
@@ -125,7 +138,7 @@ func (w *world) watchCommits(committed, done <-chan struct{}) {
 // connect makes a client that knows the topics as they are now.
 func (w *world) connect() {
 	w.t.Helper()
-	cl, err := kgo.NewClient(kgo.SeedBrokers(w.kafka.ListenAddrs()...), kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	cl, err := kgo.NewClient(append(w.dial, kgo.SeedBrokers(w.kafka.ListenAddrs()...), kgo.RecordPartitioner(kgo.ManualPartitioner()))...)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -589,7 +602,7 @@ func (w *world) start(settler func(*sink, []*act), changes ...change) *member {
 		ShutdownTimeout: 5 * time.Second, Log: zerolog.New(logs).Level(zerolog.InfoLevel),
 		// A heartbeat tells of a rebalance: soon, although the session outlives
 		// the stalls of a loaded machine.
-		Kafka: []kgo.Opt{kgo.HeartbeatInterval(100 * time.Millisecond)},
+		Kafka: append(w.dial, kgo.HeartbeatInterval(100*time.Millisecond)),
 	}
 	for _, f := range changes {
 		f(&cfg, &o)
