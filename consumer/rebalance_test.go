@@ -145,9 +145,13 @@ func TestCommitOfAnotherGeneration(t *testing.T) {
 	})
 	m.cl.ForceRebalance()
 	<-joining // a commit before it would be a good one
-	committing := func() bool { return len(m.turn) == 1 }
+	// A turn that is taken from now on is that of a commit of all: no other, which
+	// finds nothing to commit, must be taken for it.
+	m.takeTurn()
 	m.sink.setSettler(atOnce)
-	w.wait("a commit that waits for the rebalance", committing)
+	w.wait("all to be handled", func() bool { return m.total(outIndexed) == 10 })
+	m.endTurn()
+	w.wait("a commit that waits for the rebalance", func() bool { return len(m.turn) == 1 })
 	close(release)
 	w.waitAllCommitted()
 	m.commits.mu.Lock()
