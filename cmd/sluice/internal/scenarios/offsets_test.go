@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"math"
 	"net"
 	"strings"
 	"sync"
@@ -423,23 +424,28 @@ func TestV14_TruncatedLog(t *testing.T) {
 // truncated makes brokers say that the epochs before the present one of a
 // partition ended at an offset.
 func (w *world) truncated(partition int32, end int64) {
+	w.epochsEnd(end, func(r *kmsg.OffsetForLeaderEpochRequest) bool {
+		return len(r.Topics) == 1 && len(r.Topics[0].Partitions) == 1 && r.Topics[0].Partitions[0].Partition == partition
+	})
+}
+
+// epochsEnd makes brokers say of partitions that every epoch ended at an offset.
+func (w *world) epochsEnd(end int64, which func(*kmsg.OffsetForLeaderEpochRequest) bool) {
 	w.kafka.ControlKey(int16(kmsg.OffsetForLeaderEpoch), func(req kmsg.Request) (kmsg.Response, error, bool) {
 		w.kafka.KeepControl()
 		r := req.(*kmsg.OffsetForLeaderEpochRequest)
 		resp := r.ResponseKind().(*kmsg.OffsetForLeaderEpochResponse)
-		ours := false
 		for _, t := range r.Topics {
 			rt := kmsg.NewOffsetForLeaderEpochResponseTopic()
 			rt.Topic = t.Topic
 			for _, p := range t.Partitions {
 				rp := kmsg.NewOffsetForLeaderEpochResponseTopicPartition()
 				rp.Partition, rp.LeaderEpoch, rp.EndOffset = p.Partition, p.LeaderEpoch, end
-				ours = ours || p.Partition == partition
 				rt.Partitions = append(rt.Partitions, rp)
 			}
 			resp.Topics = append(resp.Topics, rt)
 		}
-		return resp, nil, ours && len(r.Topics) == 1 && len(r.Topics[0].Partitions) == 1
+		return resp, nil, which(r)
 	})
 }
 
@@ -681,6 +687,9 @@ func TestV47_BigRecordsAndASlowSink(t *testing.T) {
 				kfake.SyntheticFetch(kfake.SyntheticBatch{Records: 1, RecordBytes: 200_000, RandomFrac: 1}),
 			}})
 			w.effect = nil
+			// To its epochs that topic is empty: a member that was thrown out and
+			// comes back would find it cut.
+			w.epochsEnd(math.MaxInt64, func(*kmsg.OffsetForLeaderEpochRequest) bool { return true })
 			release := make(chan struct{})
 			fault := embedded.Held(release)
 			if name == "slow" {
