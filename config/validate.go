@@ -16,6 +16,7 @@ import (
 
 	"github.com/sluicehq/sluice/credentials"
 	"github.com/sluicehq/sluice/document"
+	"github.com/sluicehq/sluice/partition"
 )
 
 // validator judges a decoded configuration. Each check is made once: what a
@@ -452,7 +453,7 @@ func (v *validator) rest() {
 	}
 	v.oneOf("dead_letter.oversize", dl.Oversize, "hold", "chunk")
 	if dl.Index != "" {
-		switch problem := indexName(dl.Index); {
+		switch problem := partition.CheckIndex(dl.Index); {
 		case problem != "":
 			v.fail("dead_letter.index", problem, "write a name such as dead-letters")
 		case dl.Topic != "":
@@ -468,7 +469,7 @@ func (v *validator) rest() {
 	}
 
 	r := v.cfg.Routing
-	if problem := indexName(r.ControlIndex); problem != "" {
+	if problem := partition.CheckIndex(r.ControlIndex); problem != "" {
 		v.fail("routing.control_index", problem, "write a name such as .sluice-control")
 	}
 	v.above0("routing.refresh_interval", int64(r.RefreshInterval), "1s")
@@ -484,23 +485,6 @@ func (v *validator) rest() {
 func (v *validator) isTarget(index string) bool {
 	return index == v.cfg.Documents.Index ||
 		slices.ContainsFunc(v.cfg.Overrides, func(o document.Override) bool { return index == o.Documents.Index })
-}
-
-// indexName returns what is wrong with the name of an index; "": nothing.
-func indexName(s string) string {
-	switch {
-	case s == "":
-		return "is empty"
-	case len(s) > 255:
-		return "is longer than the 255 bytes that Elasticsearch takes"
-	case s != strings.ToLower(s):
-		return "has upper case, which Elasticsearch takes in no index name"
-	case strings.ContainsAny(s, "\\/*?\"<>| ,#:\x00\t\r\n"):
-		return `has a character that no index name can have: space \ / * ? " < > | , # :`
-	case strings.ContainsAny(s[:1], "-_+") || s == "." || s == "..":
-		return "begins with - _ or +, or is only dots, which no index name may"
-	}
-	return ""
 }
 
 // admin asks the room, whose errors begin with the key and end with the

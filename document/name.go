@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/sluicehq/sluice/partition"
 )
 
 // maxName is the longest index name that the server takes, in bytes.
@@ -20,7 +22,7 @@ const maxNames = 1024
 // test tries to break them:
 //
 //   - What a name cannot hold, upper case included, is escaped byte by byte as
-//     =xx, the equals sign too: appendName can be read backwards.
+//     =xx, the equals sign too: partition.AppendName can be read backwards.
 //   - A timestamp always has the same length.
 //   - Of several variables each but the first stands after a separator, which
 //     is escaped in it. So, read from the end, each begins after the last
@@ -113,7 +115,7 @@ func checkLayout(layout string) error {
 				return fmt.Errorf("the layout %q has no fixed length: write 01 and 02, not 1 and 2", layout)
 			}
 			for i := range len(s) {
-				if !keptInName(s[i]) {
+				if !partition.InName(s[i]) {
 					return fmt.Errorf("the layout %q makes %q, which cannot stand in an index name: use digits, lower-case letters and any of - . _", layout, s)
 				}
 			}
@@ -144,7 +146,7 @@ func (n nameTemplate) resolve(rec *kgo.Record, doc []byte, out *Result) (string,
 		case literal, fromTimestamp:
 			name = p.appendOwn(name, rec)
 		case fromTopic:
-			name = appendName(name, rec.Topic, p.separator, p.leads)
+			name = partition.AppendName(name, rec.Topic, p.separator, p.leads)
 		default:
 			text, l := p.value(rec, doc, out)
 			if l != lacksNothing {
@@ -153,7 +155,7 @@ func (n nameTemplate) resolve(rec *kgo.Record, doc []byte, out *Result) (string,
 			if len(text) > maxName { // so that the buffer stays small
 				return "", problemNameTooLong
 			}
-			name = appendName(name, text, p.separator, p.leads)
+			name = partition.AppendName(name, text, p.separator, p.leads)
 		}
 	}
 	out.name = name
@@ -180,7 +182,7 @@ func (n nameTemplate) foldTopic(topic string) nameTemplate {
 	var folded nameTemplate
 	for _, p := range n {
 		if p.kind == fromTopic {
-			p = namePart{source: source{kind: literal, text: string(appendName(nil, topic, p.separator, p.leads))}}
+			p = namePart{source: source{kind: literal, text: string(partition.AppendName(nil, topic, p.separator, p.leads))}}
 		}
 		if last := len(folded) - 1; p.kind == literal && last >= 0 && folded[last].kind == literal {
 			folded[last].text += p.text
@@ -189,26 +191,6 @@ func (n nameTemplate) foldTopic(topic string) nameTemplate {
 		folded = append(folded, p)
 	}
 	return folded
-}
-
-// appendName appends s with everything but lower-case letters, digits and
-// - _ . as =xx. Of these, separator is escaped too, and with leads a first
-// byte that is neither letter nor digit.
-func appendName[T string | []byte](dst []byte, s T, separator byte, leads bool) []byte {
-	const hex = "0123456789abcdef"
-	for i := range len(s) {
-		c := s[i]
-		if keptInName(c) && c != separator && (!leads || i > 0 || c != '-' && c != '_' && c != '.') {
-			dst = append(dst, c)
-			continue
-		}
-		dst = append(dst, '=', hex[c>>4], hex[c&15])
-	}
-	return dst
-}
-
-func keptInName(c byte) bool {
-	return c >= 'a' && c <= 'z' || isDigit(c) || c == '-' || c == '_' || c == '.'
 }
 
 // intern returns name as a string that is made once.

@@ -7,6 +7,8 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 	"pgregory.net/rapid"
+
+	"github.com/sluicehq/sluice/partition"
 )
 
 // serverTakes are the server's rules for index names.
@@ -15,7 +17,7 @@ func serverTakes(name string) bool {
 		!strings.ContainsAny(name, "\\/*?\"<>| ,#:") && !strings.ContainsAny(name[:1], "-_+")
 }
 
-// unescapeName is the inverse of appendName: that it exists makes it
+// unescapeName is the inverse of partition.AppendName: that it exists makes it
 // one-to-one.
 func unescapeName(s string) string {
 	const hex = "0123456789abcdef"
@@ -34,7 +36,7 @@ func unescapeName(s string) string {
 func checkName(t interface{ Fatalf(string, ...any) }, s string) {
 	for _, separator := range []byte{0, '-', '_', '.'} {
 		for _, leads := range []bool{false, true} {
-			name := string(appendName(nil, s, separator, leads))
+			name := string(partition.AppendName(nil, s, separator, leads))
 			if unescapeName(name) != s {
 				t.Fatalf("%q becomes %q, which reads back as %q", s, name, unescapeName(name))
 			}

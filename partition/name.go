@@ -1,6 +1,7 @@
 package partition
 
 import (
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"strings"
@@ -9,6 +10,39 @@ import (
 
 // maxName is the longest index name that the server takes, in bytes.
 const maxName = 255
+
+// AppendName appends s as a part of an index name: everything but lower-case
+// letters, digits and - _ . becomes =xx, byte by byte, upper case too, so that
+// it can be read backwards and no two texts share a name. A separator (0: none)
+// is escaped too, and with leads a first byte that is neither letter nor digit.
+func AppendName[T string | []byte](dst []byte, s T, separator byte, leads bool) []byte {
+	const hex = "0123456789abcdef"
+	for i := range len(s) {
+		c := s[i]
+		if InName(c) && c != separator && (!leads || i > 0 || c != '-' && c != '_' && c != '.') {
+			dst = append(dst, c)
+			continue
+		}
+		dst = append(dst, '=', hex[c>>4], hex[c&15])
+	}
+	return dst
+}
+
+// InName says whether a byte stands in a name as it is.
+func InName(c byte) bool {
+	return c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '-' || c == '_' || c == '.'
+}
+
+// Name returns a name that is a customer's alone among those with the same
+// prefix and suffix. Where it would be longer than the server takes, the
+// SHA-256 of the customer stands for it; =s cannot be an escape.
+func Name(prefix, customer, suffix string) string {
+	name := prefix + string(AppendName(nil, customer, 0, false)) + suffix
+	if len(name) > maxName {
+		name = fmt.Sprintf("%s=s%x%s", prefix, sha256.Sum256([]byte(customer)), suffix)
+	}
+	return name
+}
 
 // CheckCustomer says why a customer cannot be routed; nil: it can.
 func CheckCustomer(customer []byte) error {
