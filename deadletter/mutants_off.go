@@ -1,0 +1,6 @@
+//go:build !mutants
+
+package deadletter
+
+// Planted bugs: see mutants_on.go.
+const mutantVoid = false
