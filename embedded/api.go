@@ -151,6 +151,9 @@ func (es *Elasticsearch) route(ctx context.Context, r *Request, f *Fault) *answe
 	case "_cluster":
 		return es.clusterCall(r, rest)
 	case "_index_template":
+		if len(rest) == 2 && rest[0] == "_simulate_index" {
+			return es.simulateIndex(r, rest[1])
+		}
 		return es.templateCall(r, strings.Join(rest, ""))
 	case "_ingest":
 		if len(rest) > 0 && rest[0] == "pipeline" {
@@ -1066,6 +1069,32 @@ func (es *Elasticsearch) templateCall(r *Request, name string) *answer {
 		return reply(http.StatusOK, map[string]any{"index_templates": list})
 	}
 	return r.wrongMethod("GET", "PUT", "POST", "DELETE")
+}
+
+// simulateIndex says what the templates give an index of this name.
+func (es *Elasticsearch) simulateIndex(r *Request, name string) *answer {
+	if !r.is("POST") {
+		return r.wrongMethod("POST")
+	}
+	es.mu.Lock()
+	defer es.mu.Unlock()
+	t := es.templateFor(name)
+	if t == nil {
+		return reply(http.StatusOK, map[string]any{})
+	}
+	settings := map[string]string{}
+	for k, v := range flatSettings(t.settings) {
+		settings["index."+k] = fmt.Sprint(v)
+	}
+	var shown any = settings
+	if r.Query.Get("flat_settings") != "true" {
+		shown = nest(settings)
+	}
+	m := newMapping()
+	if err := m.merge(t.mappings); err != nil {
+		return failure(err)
+	}
+	return reply(http.StatusOK, map[string]any{"template": map[string]any{"settings": shown, "mappings": m.source(), "aliases": t.aliases}, "overlapping": []any{}})
 }
 
 func newTemplate(name string, body map[string]any) (*template, *apiError) {
