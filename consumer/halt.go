@@ -122,7 +122,7 @@ func (c *Consumer) fetchError(p kgo.FetchTopicPartition) {
 		c.fail(ErrFenced)
 		return
 	case errors.As(err, &session):
-		c.trouble.is(err.Error(), c.now(), c.log)
+		c.trouble.refused(err.Error(), c.now(), c.log)
 		return
 	}
 	a := c.holding(tp{topic, partition})

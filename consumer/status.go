@@ -28,6 +28,9 @@ type Status struct {
 	// reached, it is not let in, or the group refuses it; "" while it has.
 	Trouble      string    `json:"trouble,omitempty"`
 	TroubleSince time.Time `json:"trouble_since,omitzero"`
+	// MissingTopics are those of kafka.topics, names and expressions, that no
+	// topic has been seen for yet.
+	MissingTopics []string `json:"missing_topics,omitempty"`
 	// CommitError is why the last commit failed and CommitErrorSince when that
 	// began; "" while commits are taken.
 	CommitError      string    `json:"commit_error,omitempty"`
@@ -92,7 +95,7 @@ func (c *Consumer) Status() Status {
 	if h := c.LastHeartbeat(); !h.IsZero() {
 		s.LastHeartbeat = h.UnixMilli()
 	}
-	s.Trouble, s.TroubleSince = c.trouble.now()
+	s.Trouble, s.TroubleSince, s.MissingTopics = c.trouble.now()
 	c.commits.mu.Lock()
 	if c.commits.failing != nil {
 		s.CommitError, s.CommitClass, s.CommitErrorSince = c.commits.failing.Error(), string(c.commits.class), c.commits.since
