@@ -1,0 +1,204 @@
+package deadletter
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+// startParked runs a cluster with a dead-letter topic, and a log of parked
+// records beside it.
+func startParked(t *testing.T, topics ...string) (*kfake.Cluster, *ParkedLog) {
+	t.Helper()
+	cluster, err := kfake.NewCluster(kfake.NumBrokers(2), kfake.SeedTopics(3, topics...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(cluster.Close)
+	l, err := NewParkedLog(topic+".parked", ParkedOptions{
+		Kafka:       []kgo.Opt{kgo.SeedBrokers(cluster.ListenAddrs()...), kgo.MetadataMinAge(10 * time.Millisecond)},
+		DeadLetters: topic, Log: zerolog.Nop(),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.Close)
+	return cluster, l
+}
+
+func parkedExample(offset int64) Parked {
+	return Parked{
+		Group: "g", Token: 7, TopicID: "id", Topic: "events", Partition: 3, Offset: offset, Timestamp: time.UnixMilli(1700000000123),
+		Key: []byte("k\x00\xb8"), Value: []byte("v\xff"), Target: "events-1", Generation: 2,
+		Headers: []kgo.RecordHeader{{Key: "trace", Value: nil}, {Key: "sluice.topic", Value: []byte("mine")}},
+	}
+}
+
+func readParked(t *testing.T, l *ParkedLog, partition int32) (all []Parked) {
+	t.Helper()
+	end, err := l.End(t.Context(), partition)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for at := int64(0); at < end; {
+		records, next, err := l.Read(t.Context(), partition, at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, records...)
+		at = next
+	}
+	return all
+}
+
+// A record comes back as it was, in order; the topic is made where it is
+// missing.
+func TestParkedAppendAndRead(t *testing.T) {
+	cluster, l := startParked(t, topic)
+	place, end, id, err := l.Place(t.Context(), "events-1", "events", 3)
+	if err != nil || end != 0 || id == "" {
+		t.Fatal(place, end, id, err)
+	}
+	if info := cluster.TopicInfo(topic + ".parked"); info == nil || info.Configs["retention.ms"] == nil || *info.Configs["retention.ms"] != "-1" {
+		t.Errorf("the topic was made as %+v", info)
+	}
+	var want []Parked
+	for i := range int64(500) {
+		p := parkedExample(i)
+		switch i % 3 {
+		case 0:
+			p.Key, p.Value = nil, nil
+		case 1:
+			p.Value = bytes.Repeat([]byte{byte(i)}, 5000)
+		}
+		want = append(want, p)
+	}
+	for i := 0; i < len(want); i += 100 {
+		end, err := l.Append(t.Context(), place, want[i:i+100])
+		if err != nil || end != int64(i+100) {
+			t.Fatal(end, err)
+		}
+	}
+	got := readParked(t, l, place)
+	if len(got) != len(want) {
+		t.Fatalf("%d records", len(got))
+	}
+	for i := range got {
+		want[i].At = int64(i)
+		if !reflect.DeepEqual(got[i], want[i]) {
+			t.Fatalf("got  %+v\nwant %+v", got[i], want[i])
+		}
+	}
+}
+
+// An append that cannot be carried out waits, and says so; it is in order
+// afterwards.
+func TestParkedTrouble(t *testing.T) {
+	cluster, l := startParked(t, topic, topic+".parked")
+	cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Err: kerr.TopicAuthorizationFailed, Count: 2, When: func(kmsg.Request) bool {
+		return true
+	}})
+	var all []Parked
+	for i := range int64(10) {
+		all = append(all, parkedExample(i))
+	}
+	if _, err := l.Append(t.Context(), 1, all); err != nil {
+		t.Fatal(err)
+	}
+	last := int64(-1)
+	seen := map[int64]bool{}
+	for _, p := range readParked(t, l, 1) {
+		if p.Offset > last+1 {
+			t.Errorf("%d comes after %d", p.Offset, last)
+		}
+		last = p.Offset
+		seen[p.Offset] = true
+	}
+	if len(seen) != 10 || last != 9 {
+		t.Errorf("%d records, the last is %d", len(seen), last)
+	}
+	if why, _ := l.Trouble(); why != "" {
+		t.Error(why)
+	}
+
+	cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Err: kerr.TopicAuthorizationFailed, Count: -1})
+	ctx, cancel := context.WithCancelCause(t.Context())
+	enough := errors.New("enough")
+	ended := make(chan error)
+	go func() {
+		_, err := l.Append(ctx, 1, all)
+		ended <- err
+	}()
+	for why := ""; why == ""; {
+		why, _ = l.Trouble()
+	}
+	cancel(enough)
+	if err := <-ended; err == nil {
+		t.Error("it was appended")
+	}
+	if why, _ := l.Trouble(); why != "" {
+		t.Error("nobody waits any more, but for ", why)
+	}
+}
+
+// Records that were deleted before they were replayed are a loss that is said.
+func TestParkedLost(t *testing.T) {
+	_, l := startParked(t, topic, topic+".parked")
+	for i := range int64(5) {
+		if _, err := l.Append(t.Context(), 0, []Parked{parkedExample(i)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var at kadm.Offsets
+	at.Add(kadm.Offset{Topic: topic + ".parked", Partition: 0, At: 3})
+	if _, err := l.kafka.DeleteRecords(t.Context(), at); err != nil {
+		t.Fatal(err)
+	}
+	_, _, err := l.Read(t.Context(), 0, 1)
+	var lost *ParkedLostError
+	if !errors.As(err, &lost) || lost.From != 1 || lost.Start != 3 {
+		t.Errorf("%v", err)
+	}
+	if records, next, err := l.Read(t.Context(), 0, 3); err != nil || len(records) == 0 || records[0].Offset != 3 || next < 4 {
+		t.Errorf("%d records, next %d: %v", len(records), next, err)
+	}
+}
+
+// What others write to the topic is passed over.
+func TestParkedForeign(t *testing.T) {
+	_, l := startParked(t, topic, topic+".parked")
+	if err := l.client.ProduceSync(t.Context(), &kgo.Record{Topic: topic + ".parked", Value: []byte("what")}).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Append(t.Context(), 0, []Parked{parkedExample(1)}); err != nil {
+		t.Fatal(err)
+	}
+	if got := readParked(t, l, 0); len(got) != 1 || got[0].At != 1 {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestParkedPlace(t *testing.T) {
+	seen := map[int32]bool{}
+	for i := range 100 {
+		p := ParkedPlace(fmt.Sprint("customer-", i), "events", 1, 6)
+		if p < 0 || p >= 6 || p != ParkedPlace(fmt.Sprint("customer-", i), "events", 1, 6) {
+			t.Error(p)
+		}
+		seen[p] = true
+	}
+	if len(seen) != 6 {
+		t.Errorf("%d of 6 partitions are used", len(seen))
+	}
+}
