@@ -114,8 +114,8 @@ func nextMode(old, next *Table) error {
 	return nil
 }
 
-// nextPartitions refuses that a partition becomes another index, or that a
-// retired one comes back.
+// nextPartitions refuses that a partition becomes another index, or that the
+// index of a retired one comes back.
 func nextPartitions(old, next *Table) error {
 	retired := map[string]string{}
 	for name, p := range old.Partitions {
@@ -134,12 +134,10 @@ func nextPartitions(old, next *Table) error {
 		p, path := next.Partitions[name], member("partitions", name)
 		before, known := old.Partitions[name]
 		switch {
-		case known && before.State == Retired && p.State != Retired:
-			return &RefusedError{path + ".state", "it is retired, and a late write may have soiled its index", "make a partition of another name and index"}
-		case known && before.Index != p.Index:
-			return &RefusedError{path + ".index", fmt.Sprintf("it is %s, which holds its documents", before.Index), "make a partition of another name"}
-		case !known && retired[p.Index] != "":
-			return &RefusedError{path + ".index", fmt.Sprintf("%s was that of the retired partition %s", p.Index, retired[p.Index]), "name a new index"}
+		case p.State == Active && retired[p.Index] != "":
+			return &RefusedError{path + ".index", fmt.Sprintf("%s was that of the retired partition %s, and a late write may have soiled it", p.Index, retired[p.Index]), "name a new index"}
+		case known && before.State == Active && before.Index != p.Index:
+			return &RefusedError{path + ".index", fmt.Sprintf("it is %s, which may hold documents", before.Index), "make a partition of another name"}
 		}
 	}
 	return nil

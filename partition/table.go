@@ -86,7 +86,7 @@ type State string
 const (
 	Active State = "active"
 	// Retired: nothing points at it any more, and nothing ever will again. Its
-	// name and its index are not used anew, since a late write may soil them.
+	// index is not used anew, since a late write may soil it.
 	Retired State = "retired"
 )
 
