@@ -152,10 +152,10 @@ func (r *replay) run(ctx context.Context) error {
 	if err := r.note(ctx); err != nil {
 		return err
 	}
-	from := map[partition]int64{}
+	from := map[sourcePartition]int64{}
 	for _, t := range r.topics {
 		for p, offset := range t.from {
-			from[partition{t.name, p}] = max(offset, t.starts[p])
+			from[sourcePartition{t.name, p}] = max(offset, t.starts[p])
 		}
 	}
 	opts, err := app.KafkaOptions(r.cfg)

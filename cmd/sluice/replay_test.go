@@ -474,8 +474,8 @@ func TestReplaySelects(t *testing.T) {
 func TestTailPassesHoles(t *testing.T) {
 	s := newSite(t, nil, "")
 	s.produce(0, "a", `{"n":1}`)
-	p := partition{"events", 0}
-	tail, err := newTail(map[partition]int64{p: 0}, true, s.kafka.ClientOptions())
+	p := sourcePartition{"events", 0}
+	tail, err := newTail(map[sourcePartition]int64{p: 0}, true, s.kafka.ClientOptions())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -158,7 +158,7 @@ func (s *servers) skipAlone(ctx context.Context, req admin.SkipRequest) error {
 	case !req.Discard:
 		return fmt.Errorf("%w; --discard passes over the batch", err)
 	default:
-		raw, err := rawFetch(ctx, s.client, partition{req.Topic, req.Partition}, req.Offset, false)
+		raw, err := rawFetch(ctx, s.client, sourcePartition{req.Topic, req.Partition}, req.Offset, false)
 		if err != nil {
 			return fmt.Errorf("reading %s/%d: %w", where, req.Offset, err)
 		}

@@ -13,8 +13,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// partition names a source partition.
-type partition struct {
+// sourcePartition names a source partition.
+type sourcePartition struct {
 	topic  string
 	number int32
 }
@@ -25,14 +25,14 @@ type tail struct {
 	client    *kgo.Client
 	kafka     *kadm.Client
 	committed bool // records of open transactions are not read
-	next      map[partition]int64
+	next      map[sourcePartition]int64
 }
 
 // newTail returns a tail that must be closed; opts are those of every client,
 // read_committed among them where that is configured.
-func newTail(from map[partition]int64, committed bool, opts []kgo.Opt) (*tail, error) {
+func newTail(from map[sourcePartition]int64, committed bool, opts []kgo.Opt) (*tail, error) {
 	offsets := map[string]map[int32]kgo.Offset{}
-	t := &tail{committed: committed, next: map[partition]int64{}}
+	t := &tail{committed: committed, next: map[sourcePartition]int64{}}
 	for p, offset := range from {
 		if offsets[p.topic] == nil {
 			offsets[p.topic] = map[int32]kgo.Offset{}
@@ -84,7 +84,7 @@ func (t *tail) catchUp(ctx context.Context, see func(*kgo.Record)) error {
 			return fmt.Errorf("reading %s/%d: %w", e.Topic, e.Partition, e.Err)
 		}
 		for r := range fetches.RecordsAll() {
-			p := partition{r.Topic, r.Partition}
+			p := sourcePartition{r.Topic, r.Partition}
 			t.next[p] = r.Offset + 1
 			if !r.Attrs.IsControl() {
 				see(r)
@@ -107,7 +107,7 @@ func (t *tail) catchUp(ctx context.Context, see func(*kgo.Record)) error {
 }
 
 // behind returns the ends of the partitions that have not been read to theirs.
-func (t *tail) behind(ctx context.Context) (map[partition]int64, error) {
+func (t *tail) behind(ctx context.Context) (map[sourcePartition]int64, error) {
 	var topics []string
 	for p := range t.next {
 		topics = append(topics, p.topic)
@@ -125,7 +125,7 @@ func (t *tail) behind(ctx context.Context) (map[partition]int64, error) {
 	if err != nil {
 		return nil, fmt.Errorf("last offsets: %w", err)
 	}
-	behind := map[partition]int64{}
+	behind := map[sourcePartition]int64{}
 	for p, next := range t.next {
 		if end := ends[p.topic][p.number]; next < end {
 			behind[p] = end
@@ -136,7 +136,7 @@ func (t *tail) behind(ctx context.Context) (map[partition]int64, error) {
 
 // passHole returns end where the log of p holds no record between the tail's
 // next offset and end, else that next offset.
-func (t *tail) passHole(ctx context.Context, p partition, end int64) (int64, error) {
+func (t *tail) passHole(ctx context.Context, p sourcePartition, end int64) (int64, error) {
 	for at := t.next[p]; at < end; {
 		raw, err := t.fetch(ctx, p, at)
 		if err != nil {
@@ -159,13 +159,13 @@ func (t *tail) passHole(ctx context.Context, p partition, end int64) (int64, err
 }
 
 // fetch reads the batches at an offset past the client's own position.
-func (t *tail) fetch(ctx context.Context, p partition, at int64) ([]byte, error) {
+func (t *tail) fetch(ctx context.Context, p sourcePartition, at int64) ([]byte, error) {
 	return rawFetch(ctx, t.client, p, at, t.committed)
 }
 
 // rawFetch reads the batches of a partition at an offset, as the broker sends
 // them; none where it has none there.
-func rawFetch(ctx context.Context, client *kgo.Client, p partition, at int64, committed bool) ([]byte, error) {
+func rawFetch(ctx context.Context, client *kgo.Client, p sourcePartition, at int64, committed bool) ([]byte, error) {
 	metadata, err := kadm.NewClient(client).Metadata(ctx, p.topic)
 	if err != nil {
 		return nil, err
