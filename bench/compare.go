@@ -223,8 +223,11 @@ func (s *stage) run(ctx context.Context, sc scenario, p program, group string) (
 	if err != nil {
 		return r, err
 	}
-	r.Duplicates, r.Unaltered = got.Duplicates, got.Sum == s.filled.Sum
-	if r.Note == "" && p.faithful && !r.Unaltered {
+	r.Duplicates, r.Checked = got.Duplicates, checkedBytes
+	if got.Sum != s.filled.Sum {
+		r.Checked = checkedNot
+	}
+	if r.Note == "" && p.faithful && r.Checked != checkedBytes {
 		r.Note = "the documents are not what they were"
 	}
 	if r.Note != "" {

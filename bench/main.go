@@ -22,6 +22,9 @@ import (
 
 var commands = map[string]func(ctx context.Context, args []string) error{
 	"compare":  compare,
+	"real":     compareReal,
+	"limiter":  limiter,
+	"quota":    quota,
 	"kfakesrv": kfakesrv,
 	"nullsink": nullsink,
 	"load":     load,
@@ -32,6 +35,9 @@ const usage = `usage: bench COMMAND [FLAGS]
 
 measurements, each with a table to read and a JSON file to keep:
   compare   programs in turns, between an in-memory Kafka and a sink
+  real      programs in turns, between a real Kafka and a real Elasticsearch
+  quota     procs.mode under CPU quotas (Linux, root)
+  limiter   requests in flight, before a real Elasticsearch behind a slow proxy
 
 what they are made of:
   kfakesrv  an in-memory Kafka, preloaded with documents

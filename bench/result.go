@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -22,7 +21,10 @@ type report struct {
 	Command string    `json:"command"`
 	Machine machine   `json:"machine"`
 
-	Comparisons []comparison `json:"comparisons,omitempty"`
+	Comparisons []comparison    `json:"comparisons,omitempty"`
+	Limiter     *limiterResults `json:"limiter,omitempty"`
+	Quotas      []quotaResult   `json:"quotas,omitempty"`
+	QuotaChange []quotaChange   `json:"quota_change,omitempty"`
 }
 
 // machine is what a report was taken on.
@@ -222,9 +224,8 @@ func table(w io.Writer, comparisons []comparison, yardstick string) error {
 		for _, r := range c.Runs {
 			if r.Note != "" {
 				fmt.Fprintf(w, "does not count: %s, %s: %s\n", c.Scenario.Name, r.Program, r.Note)
-			} else if r.Duplicates > 0 || !r.Unaltered {
-				fmt.Fprintf(w, "%s, %s: %d documents twice, %s\n", c.Scenario.Name, r.Program, r.Duplicates,
-					cmp.Or(map[bool]string{true: "bytes as they were"}[r.Unaltered], "bytes not as they were"))
+			} else if r.Duplicates > 0 || r.Checked == checkedNot {
+				fmt.Fprintf(w, "%s, %s: %d documents twice; checked: %s\n", c.Scenario.Name, r.Program, r.Duplicates, r.Checked)
 			}
 		}
 	}

@@ -74,6 +74,11 @@ var (
 		{Name: "processes-2", What: "2 processes", Processes: 2},
 		{Name: "processes-4", What: "4 processes", Processes: 4},
 	}
+	// between are the scenarios between real servers.
+	between = []scenario{
+		{Name: "real", What: "real Kafka and Elasticsearch, no compression", topic: topic{Docs: 1_000_000}, LeastSpeed: 0.95},
+		{Name: "real-gzip", What: "the same, gzip 1 (Sluice's default)", topic: topic{Docs: 1_000_000}, Gzip: 1, LeastSpeed: 0.95},
+	}
 )
 
 // scenarioFlags adds flags that choose scenarios, or describe one.
@@ -133,14 +138,14 @@ func (s scenario) apply(flag string, to *scenario) {
 }
 
 func named(names string) ([]scenario, error) {
-	all := slices.Concat(core, sweep)
+	all := slices.Concat(core, sweep, between)
 	switch names {
 	case "core":
 		return slices.Clone(core), nil
 	case "sweep":
 		return slices.Clone(sweep), nil
 	case "all":
-		return all, nil
+		return slices.Concat(core, sweep), nil
 	}
 	var chosen []scenario
 	for name := range strings.SplitSeq(names, ",") {
