@@ -61,6 +61,9 @@ const (
 	Stopping  State = "stopping"
 )
 
+// States are all of them.
+var States = []State{Running, Throttled, Waiting, Blocked, Starting, Stopping}
+
 // Health is the answer of /healthz: 200 where OK holds, else 503. It is for
 // people and alerts, not for a liveness probe: a restart heals none of it.
 type Health struct {

@@ -297,6 +297,17 @@ func (a *App) register(c *consumer.Consumer, version string) error {
 			ConstLabels: prometheus.Labels{"version": version, "go_version": runtime.Version()},
 		}, func() float64 { return 1 }),
 	}
+	for _, state := range admin.States {
+		all = append(all, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "sluice_state", Help: "1 for what the process is doing, 0 for what it is not.",
+			ConstLabels: prometheus.Labels{"state": string(state)},
+		}, func() float64 {
+			if a.history.current() == state {
+				return 1
+			}
+			return 0
+		}))
+	}
 	if a.letters != nil {
 		all = append(all, a.letters)
 	}

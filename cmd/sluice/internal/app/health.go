@@ -86,6 +86,16 @@ func (h *history) at(state admin.State, now time.Time) time.Time {
 	return h.since
 }
 
+// current returns the state at the last look, for metrics: at most a second old.
+func (h *history) current() admin.State {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.state == "" {
+		return admin.Starting
+	}
+	return h.state
+}
+
 // health turns a view into the answer of /healthz.
 func (h *history) health(v view, now time.Time) admin.Health {
 	state, reason, since := judge(v)

@@ -120,3 +120,15 @@ func TestLink(t *testing.T) {
 		}
 	}
 }
+
+// The metric tells the state of the last look, and starting before the first.
+func TestStateOfTheMetric(t *testing.T) {
+	var h history
+	if s := h.current(); s != admin.Starting {
+		t.Errorf("before the first look: %q", s)
+	}
+	h.health(view{joined: true, stopping: true}, time.Now())
+	if s := h.current(); s != admin.Stopping {
+		t.Errorf("after a look: %q", s)
+	}
+}
