@@ -191,14 +191,20 @@ func member(path, key string) string {
 	return path + "." + key
 }
 
-// readSlotMap reads run-length text. Runs begin with slot 0 and leave none out.
 func (t *Table) readSlotMap(path string, raw []byte) error {
 	var text string
 	if err := into(&text, `runs of slots, as in "0-2047=p000 2048-4095=p001"`)(path, raw); err != nil {
 		return err
 	}
+	return t.SlotMap.UnmarshalText([]byte(text))
+}
+
+// UnmarshalText reads run-length text. Runs begin with slot 0 and leave none
+// out. Errors are *InvalidError.
+func (m *SlotMap) UnmarshalText(text []byte) error {
+	*m = nil
 	next := 0
-	for field := range strings.FieldsSeq(text) {
+	for field := range strings.FieldsSeq(string(text)) {
 		slots, name, ok := strings.Cut(field, "=")
 		from, to, isRange := strings.Cut(slots, "-")
 		if !isRange {
@@ -206,7 +212,7 @@ func (t *Table) readSlotMap(path string, raw []byte) error {
 		}
 		first, err1 := strconv.Atoi(from)
 		last, err2 := strconv.Atoi(to)
-		at := path + "." + excerpt([]byte(slots))
+		at := "slot_map." + excerpt([]byte(slots))
 		switch {
 		case !ok || name == "" || err1 != nil || err2 != nil || last < first || last >= MaxSlots:
 			return &InvalidError{at, "is no run of slots", "write FIRST-LAST=PARTITION or SLOT=PARTITION"}
@@ -214,7 +220,7 @@ func (t *Table) readSlotMap(path string, raw []byte) error {
 			return &InvalidError{at, fmt.Sprintf("begins with slot %d and the next one is %d", first, next), "name each slot once, in order"}
 		}
 		for range last - first + 1 {
-			t.SlotMap = append(t.SlotMap, name)
+			*m = append(*m, name)
 		}
 		next = last + 1
 	}
