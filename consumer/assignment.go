@@ -40,6 +40,9 @@ type assignment struct {
 	// stopped tells the dispatcher to leave the partition alone: it halts or
 	// is being released. It is set under l.mu and read without.
 	stopped atomic.Bool
+	// suspect has what is fetched thrown away until the log has been looked at:
+	// a batch may have been cut short.
+	suspect atomic.Bool
 
 	// The dispatcher's own: the generation of the records below genUntil.
 	gen      int
@@ -47,7 +50,13 @@ type assignment struct {
 	// Under dispatcher.mu: the dispatcher has been told of the queue.
 	listed bool
 
+	parking *parking // nil: nothing is parked
+
 	// All below: under l.mu.
+
+	// doubtful says that the partition may have been another member's meanwhile:
+	// nothing is committed, it starts over.
+	doubtful bool
 
 	over    bool // it ended: outcomes are of no consequence any more
 	tracker offsets.Tracker
@@ -67,6 +76,7 @@ type assignment struct {
 
 	committed int64 // what the broker has agreed to; -1: nothing
 	start     int64 // log start
+	nearStart bool  // what is not committed is among the oldest hour of the log
 	end       int64 // log end: the last stable offset with read_committed
 
 	fetchErrors int // consecutive fetches that gave an error and no record
@@ -97,6 +107,9 @@ type blocker struct {
 func (a *assignment) enqueue(recs []*kgo.Record) (full bool, err error) {
 	a.l.mu.Lock()
 	defer a.l.mu.Unlock()
+	if a.suspect.Load() {
+		return false, nil // they are fetched again
+	}
 	if a.halt != nil && a.halt.Kind == HaltUndecodable && recs[len(recs)-1].Offset >= a.halt.Offset {
 		// It was the network: what could not be read can.
 		a.halt = nil
@@ -314,7 +327,7 @@ func (a *assignment) Conflict(seq uint64, stored int64, r *indexer.Rejection) {
 		return
 	}
 	// It may be that we know too little: see Consumer.settleConflicts.
-	x := &conflict{a: a, seq: seq, stored: stored, r: r}
+	x := &conflict{of: a, topic: a.topic, seq: seq, stored: stored, r: r}
 	a.c.o.Budget.Force(x.bytes())
 	a.c.conflicts.add(x)
 }
@@ -366,6 +379,11 @@ func (a *assignment) letter(seq uint64, r *indexer.Rejection) (*deadletter.Lette
 	if !ok {
 		return nil, false
 	}
+	return a.letterAt(offset, a.topic.newest(a.id, offset), r), true
+}
+
+// letterAt is the dead letter of a rejected action of the record at offset.
+func (a *assignment) letterAt(offset int64, generation int, r *indexer.Rejection) *deadletter.Letter {
 	m, err := decodeMeta(r.Meta)
 	if err != nil { // the indexer hands back what it was given
 		a.c.bug(a, err)
@@ -384,12 +402,12 @@ func (a *assignment) letter(seq uint64, r *indexer.Rejection) (*deadletter.Lette
 		Target:     r.Target,
 		Attempts:   r.Attempts,
 		Sequence:   r.Version,
-		Generation: a.topic.newest(a.id, offset),
+		Generation: generation,
 	}
 	if m.ownValue {
 		l.Value = m.value
 	}
-	return l, true
+	return l
 }
 
 func (a *assignment) offset(seq uint64) (int64, bool) {
@@ -476,7 +494,7 @@ func (a *assignment) forget() int {
 func (a *assignment) committable(all bool) (at kgo.EpochOffset, ok bool) {
 	a.l.mu.Lock()
 	defer a.l.mu.Unlock()
-	if a.over {
+	if a.over || a.doubtful {
 		return at, false
 	}
 	offset, ok := a.tracker.Committable()

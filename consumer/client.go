@@ -175,6 +175,7 @@ func (c *Consumer) groupOptions() ([]kgo.Opt, error) {
 	if err != nil {
 		errs = append(errs, err)
 	}
+	c.unpack = unpack
 	opts = append(opts,
 		kgo.ConsumerGroup(cfg.GroupID),
 		kgo.Balancers(kgo.CooperativeStickyBalancer()),
@@ -193,7 +194,7 @@ func (c *Consumer) groupOptions() ([]kgo.Opt, error) {
 		kgo.FetchMaxBytes(c.fetchBytes()),
 		kgo.FetchMaxPartitionBytes(c.fetchPartitionBytes()),
 		kgo.WithDecompressor(unpack),
-		kgo.WithPools(newRecordPool(), buffers),
+		kgo.WithPools(watchedPool{newRecordPool(), &c.hooks.decoding}, buffers),
 		kgo.OnPartitionsAssigned(c.onAssigned),
 		kgo.OnPartitionsRevoked(c.onRevoked),
 		kgo.OnPartitionsLost(c.onLost),

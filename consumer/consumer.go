@@ -54,6 +54,9 @@ type Options struct {
 	DeadLetters DeadLetters
 	// Generations may be nil: topics whose rules need them halt then.
 	Generations Generations
+	// Parking may be nil: the records of held targets wait in memory, and what
+	// was parked before stays where it is.
+	Parking *Parking
 	// MaxRecord rejects records whose key and value are larger, in bytes; 0:
 	// none.
 	MaxRecord int64
@@ -73,6 +76,8 @@ type Consumer struct {
 	o    Options
 	log  zerolog.Logger
 	opts []kgo.Opt
+	// unpack is the client's decompressor, for batches that are read past it.
+	unpack kgo.Decompressor
 
 	highMark, lowMark int64 // of one partition's queue, bytes
 	resumes           bool  // on_data_loss: resume
@@ -100,11 +105,12 @@ type Consumer struct {
 	resolveNow chan struct{}
 	conflicts  conflictQueue
 
-	tasks    sync.WaitGroup // commits on their way
-	queued   atomic.Int64   // bytes in all queues
-	lastPoll atomic.Int64   // Unix nanoseconds of the poll loop's last turn
-	callback atomic.Int64   // when the running rebalance callback began; 0: none
-	counters counters
+	tasks         sync.WaitGroup // commits on their way, and what is parked
+	queued        atomic.Int64   // bytes in all queues
+	parkedPending atomic.Int64   // bytes of records that wait to be parked
+	lastPoll      atomic.Int64   // Unix nanoseconds of the poll loop's last turn
+	callback      atomic.Int64   // when the running rebalance callback began; 0: none
+	counters      counters
 
 	// turn is taken by whoever commits, releases partitions or seeks: one at a
 	// time. It is a channel because it is held across waits.
@@ -175,6 +181,7 @@ func New(cfg Config, o Options) (*Consumer, error) {
 		defer c.commits.mu.Unlock()
 		c.commits.uncertain = c.now().Add(commitUncertain)
 	}
+	c.hooks.decoding.suspect = c.suspect
 	c.conflicts.wake = make(chan struct{}, 1)
 
 	client, errClient := ClientOptions(cfg, c.log)
@@ -462,7 +469,7 @@ func (c *Consumer) onAssigned(_ context.Context, _ *kgo.Client, added map[string
 	for name, partitions := range added {
 		t := c.topics[name]
 		if t == nil {
-			t = &topic{name: name, rules: c.o.Rules(name)}
+			t = &topic{name: name, rules: c.o.Rules(name), resolved: make(chan struct{})}
 			c.topics[name] = t
 		}
 		for _, p := range partitions {
@@ -472,7 +479,7 @@ func (c *Consumer) onAssigned(_ context.Context, _ *kgo.Client, added map[string
 		}
 	}
 	c.mu.Unlock()
-	c.pauses.add(pauseStarting, as...)
+	c.pauses.add(pauseStarting|c.pauseParking(), as...)
 	if len(as) > 0 {
 		c.log.Info().Str("partitions", describeAssigned(as)).Msg("partitions assigned")
 	}
@@ -488,11 +495,22 @@ func (c *Consumer) begin(t *topic, partition int32) *assignment {
 		c.ledgers[k] = l
 	}
 	a := &assignment{c: c, l: l, topic: t, id: partition, fetched: -1, committed: -1, start: -1, end: -1}
+	if c.o.Parking != nil {
+		a.parking = c.newParking(a)
+	}
 	l.mu.Lock()
 	l.cur = a
 	l.mu.Unlock()
 	c.held[k] = a
 	return a
+}
+
+// pauseParking is what a new assignment waits for where records are parked.
+func (c *Consumer) pauseParking() pause {
+	if c.o.Parking == nil {
+		return 0
+	}
+	return pauseParking
 }
 
 // onRevoked drains, commits and forgets the partitions of lost. It is called
@@ -551,6 +569,9 @@ func (c *Consumer) drain(as []*assignment, timeout time.Duration) {
 	// After this the dispatcher holds nothing of them, and all that it took is
 	// with the indexer.
 	<-c.dispatcher.flush()
+	for _, a := range as {
+		a.parking.stop()
+	}
 	if timeout <= 0 {
 		return
 	}
@@ -587,6 +608,7 @@ func (c *Consumer) release(as []*assignment, timeout time.Duration, commit bool)
 			c.unblocked(a, HaltForeign) // of those that halted with it, later
 		}
 		left += a.forget()
+		a.parking.end()
 	}
 	c.mu.Lock()
 	for _, a := range as {
@@ -682,6 +704,7 @@ func (c *Consumer) restartAt(a *assignment, at kgo.EpochOffset) {
 	<-c.dispatcher.flush()
 	committed := a.committedNow()
 	a.forget()
+	a.parking.end()
 	c.o.Sink.Drop(a)
 	own, _ := c.pauses.of(a)
 	c.pauses.remove(a)
@@ -695,7 +718,8 @@ func (c *Consumer) restartAt(a *assignment, at kgo.EpochOffset) {
 	b.start, b.end = a.start, a.end
 	b.l.mu.Unlock()
 	c.cl.SetOffsets(map[string]map[int32]kgo.EpochOffset{a.l.topic: {a.id: at}})
-	if own &= pauseStarting; own != 0 {
+	b.parking.begin()
+	if own = own&pauseStarting | c.pauseParking(); own != 0 {
 		c.pauses.add(own, b)
 	} else {
 		c.pauses.add(pauseRetry, b)

@@ -18,6 +18,8 @@ type clientHooks struct {
 	// repeats it on another one, and the broker may carry the first copy out
 	// after the second, and after later commits.
 	commitBroke func()
+	// decoding sees to it that batches are read to their end.
+	decoding decoding
 
 	// heartbeat is when the group coordinator last answered us as a member, in
 	// Unix nanoseconds; 0: we are none.
@@ -55,7 +57,8 @@ func (h *clientHooks) OnGroupManageError(err error) {
 }
 
 // OnFetchBatchRead implements kgo.HookFetchBatchRead.
-func (h *clientHooks) OnFetchBatchRead(_ kgo.BrokerMetadata, _ string, _ int32, m kgo.FetchBatchMetrics) {
+func (h *clientHooks) OnFetchBatchRead(_ kgo.BrokerMetadata, topic string, partition int32, m kgo.FetchBatchMetrics) {
+	h.decoding.end(topic, partition, m.NumRecords)
 	h.compressed.Add(int64(m.CompressedBytes))
 	h.uncompressed.Add(int64(m.UncompressedBytes))
 }

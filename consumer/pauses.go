@@ -14,6 +14,8 @@ const (
 	pauseFull                       // its queue is over the high mark
 	pauseHalted                     // it waits for an operator
 	pauseRetry                      // its last fetches failed
+	pauseParking                    // the state of its parked records is not its own yet
+	pauseSuspect                    // its log is looked at: a batch was cut short
 )
 
 // fetchPauser is the part of the Kafka client that pauses fetching.

@@ -52,18 +52,22 @@ type PartitionStatus struct {
 	Halt      *Halt     `json:"halt,omitempty"`
 	Blocked   int       `json:"blocked,omitempty"` // records that wait for sluice skip
 
-	Position   int64         `json:"position"`  // the next record to dispatch; -1: not known yet
-	Committed  int64         `json:"committed"` // -1: nothing
-	Start      int64         `json:"start"`     // of the log; -1: not known yet
-	End        int64         `json:"end"`
-	Lag        int64         `json:"lag"` // -1: not known yet
-	LagSeconds float64       `json:"lag_seconds"`
-	Queued     int           `json:"queued"`
-	InFlight   int           `json:"in_flight"` // queued ones included
-	QueueBytes int64         `json:"queue_bytes"`
-	Generation int           `json:"generation"` // recorded, of the position; 0: none
-	Ledger     LedgerStatus  `json:"ledger"`
-	lag        time.Duration // as a duration
+	Position   int64   `json:"position"`  // the next record to dispatch; -1: not known yet
+	Committed  int64   `json:"committed"` // -1: nothing
+	Start      int64   `json:"start"`     // of the log; -1: not known yet
+	End        int64   `json:"end"`
+	Lag        int64   `json:"lag"` // -1: not known yet
+	LagSeconds float64 `json:"lag_seconds"`
+	Queued     int     `json:"queued"`
+	InFlight   int     `json:"in_flight"` // queued ones included
+	QueueBytes int64   `json:"queue_bytes"`
+	Generation int     `json:"generation"` // recorded, of the position; 0: none
+	// Parked are the targets whose records are parked, NearStart says that what
+	// is not committed is among the oldest hour of the log.
+	Parked    []ParkedTarget `json:"parked_targets,omitempty"`
+	NearStart bool           `json:"near_log_start,omitempty"`
+	Ledger    LedgerStatus   `json:"ledger"`
+	lag       time.Duration  // as a duration
 }
 
 // LedgerStatus counts records since the process started.
@@ -120,6 +124,7 @@ func (c *Consumer) partitionStatus(a *assignment) PartitionStatus {
 	c.mu.Lock()
 	waiting, since := a.topic.waiting, a.topic.since
 	c.mu.Unlock()
+	parked, parkedWaiting := a.parking.status()
 	now := c.now()
 
 	a.l.mu.Lock()
@@ -128,7 +133,7 @@ func (c *Consumer) partitionStatus(a *assignment) PartitionStatus {
 		Topic: a.l.topic, Partition: a.id,
 		Committed: a.committed, Start: a.start, End: a.end,
 		Queued: a.queued, InFlight: int(a.l.inFlight()), QueueBytes: a.bytes,
-		Blocked: len(a.blockers),
+		Blocked: len(a.blockers), Parked: parked, NearStart: a.nearStart,
 		Ledger: LedgerStatus{
 			Consumed: a.l.consumed, Indexed: a.l.counts[outIndexed], Deleted: a.l.counts[outDeleted],
 			Stale: a.l.counts[outStale], DeadLettered: a.l.counts[outDeadLettered], Parked: a.l.counts[outParked],
@@ -152,9 +157,11 @@ func (c *Consumer) partitionStatus(a *assignment) PartitionStatus {
 		s.State, s.Halt, s.Since = StateHalted, &h, h.Since
 	case own&pauseStarting != 0 && waiting != "":
 		s.State, s.Reason, s.Since = StateWaiting, waiting, since
-	case own&pauseStarting != 0:
+	case own&pauseParking != 0 && parkedWaiting != "":
+		s.State, s.Reason = StateWaiting, parkedWaiting
+	case own&(pauseStarting|pauseParking) != 0:
 		s.State = StateStarting
-	case own&pauseRetry != 0:
+	case own&(pauseRetry|pauseSuspect) != 0:
 		s.State = StateRetrying
 	case own&pauseFull != 0 || all:
 		s.State = StatePaused

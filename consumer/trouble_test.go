@@ -17,7 +17,9 @@ import (
 // group before, and is no trouble any more once it is made.
 func TestMissingTopic(t *testing.T) {
 	t.Parallel()
-	soon := func(_ *Config, o *Options) { o.Kafka = append(o.Kafka, kgo.MetadataMaxAge(200*time.Millisecond), kgo.MetadataMinAge(50*time.Millisecond)) }
+	soon := func(_ *Config, o *Options) {
+		o.Kafka = append(o.Kafka, kgo.MetadataMaxAge(200*time.Millisecond), kgo.MetadataMinAge(50*time.Millisecond))
+	}
 	for name, topics := range map[string][]string{"name": {"absent"}, "expression": {"^absent"}} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, 1)
