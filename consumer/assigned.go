@@ -22,6 +22,9 @@ func (c *Consumer) onOffsetsFetched(_ context.Context, _ *kgo.Client, resp *kmsg
 					continue
 				}
 				if p.Offset < 0 {
+					if c.cfg.Reset == "" || c.cfg.Reset == "earliest" {
+						a.parking.begin()
+					}
 					if c.cfg.Reset == "none" {
 						c.halt(a, &Halt{Kind: HaltNoCommit, Offset: -1, Type: "the group has no commit here and kafka.reset is none: run sluice reset, or set kafka.reset", Since: c.now()})
 					}
@@ -38,6 +41,7 @@ func (c *Consumer) onOffsetsFetched(_ context.Context, _ *kgo.Client, resp *kmsg
 // committed, -1 for nothing, and epoch the leader epoch that was committed with
 // it, -1 for none.
 func (a *assignment) startAt(offset, committed int64, epoch int32) {
+	defer a.parking.begin()
 	a.l.mu.Lock()
 	defer a.l.mu.Unlock()
 	if _, ok := a.tracker.Position(); ok || a.over {

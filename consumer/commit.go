@@ -159,6 +159,10 @@ func (c *Consumer) checkMember(as []*assignment) error {
 			}
 		}
 	}
+	if c.commits.member != "" && c.doubt(as) {
+		c.commits.member = member
+		return errOtherGeneration
+	}
 	c.commits.member = member
 	return nil
 }

@@ -265,7 +265,7 @@ func (d *dispatcher) record(ctx context.Context, a *assignment, r *kgo.Record, s
 
 func (d *dispatcher) send(ctx context.Context, a *assignment, r *kgo.Record, seq uint64) bool {
 	d.meta = d.meta[:0]
-	if a.topic.rules.OnRejected() != document.Drop {
+	if a.topic.rules.OnRejected() != document.Drop || a.parking != nil {
 		d.meta = appendMeta(d.meta, r, d.result.Changed)
 	}
 	d.action = indexer.Action{Action: d.result.Action, Ordered: d.result.Ordered, Tombstone: d.result.Tombstone, Source: a, Seq: seq, Meta: d.meta}
@@ -273,8 +273,15 @@ func (d *dispatcher) send(ctx context.Context, a *assignment, r *kgo.Record, seq
 		d.action.NewPerHour = perHour
 	}
 	for {
-		err := d.w.Add(d.pace, &d.action)
-		if err == nil {
+		var err error
+		if l := a.lane(d.action.Target); l != nil {
+			switch err = d.park(a, l, r, seq); {
+			case err == nil:
+				return true
+			case errors.Is(err, errLaneClosed):
+				continue // it passes by
+			}
+		} else if err = d.w.Add(d.pace, &d.action); err == nil {
 			d.dirty = true
 			return true
 		}
@@ -290,6 +297,28 @@ func (d *dispatcher) send(ctx context.Context, a *assignment, r *kgo.Record, seq
 		// whoever releases a partition gets it.
 		if !d.publishHolding(a) {
 			return false
+		}
+	}
+}
+
+// errLaneClosed says that a lane takes no more records.
+var errLaneClosed = errors.New("consumer: the lane is closed")
+
+// park hands a record to a lane. While too much waits to be parked it waits,
+// until it is time to publish.
+func (d *dispatcher) park(a *assignment, l *lane, r *kgo.Record, seq uint64) error {
+	for {
+		freed := d.c.o.Budget.Freed()
+		switch l.push(r, a.gen, seq) {
+		case taken:
+			return nil
+		case laneGone:
+			return errLaneClosed
+		}
+		select {
+		case <-freed:
+		case <-d.pace.Done():
+			return context.Cause(d.pace)
 		}
 	}
 }

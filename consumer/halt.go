@@ -380,6 +380,9 @@ func (c *Consumer) Skip(ctx context.Context, topic string, partition int32, offs
 	case h == nil && c.skipHeld(a, offset, discard):
 		return nil
 	}
+	if found, err := a.parking.skip(ctx, offset, discard); found {
+		return err
+	}
 	return &NotBlockedError{topic, partition, offset, h}
 }
 

@@ -15,4 +15,6 @@ const (
 	mutantStop = false
 	// What was handed to the indexer is committed, whatever becomes of it.
 	mutantEarly = false
+	// Records are read before the state of what is parked is known.
+	mutantUnstated = false
 )

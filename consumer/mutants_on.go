@@ -11,6 +11,8 @@ var (
 	mutantPause  = planted("pause-kept")
 	mutantStop   = planted("stop-skips-last-batch")
 	mutantEarly  = planted("commit-before-flush")
+
+	mutantUnstated = planted("read-before-state")
 )
 
 func planted(name string) bool { return os.Getenv("SLUICE_MUTANT") == name }

@@ -49,6 +49,8 @@ type topic struct {
 	// known is replaced as a whole by the resolver; nil until its first
 	// answer.
 	known atomic.Pointer[known]
+	// resolved is closed when known is set.
+	resolved chan struct{}
 	// end is the highest log end seen of any of its partitions.
 	end atomic.Int64
 
@@ -186,7 +188,9 @@ func (c *Consumer) resolveTopics(ctx context.Context, topics []*topic) bool {
 			all = false
 			c.waitTopic(t, err)
 		default:
-			t.known.Store(&known{now.ID, now.Partitions, list})
+			if t.known.Swap(&known{now.ID, now.Partitions, list}) == nil {
+				close(t.resolved)
+			}
 			c.startTopic(t)
 		}
 	}

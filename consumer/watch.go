@@ -55,10 +55,21 @@ func foreign(mode document.VersionMode, stored, sent int64, list generation.List
 // conflict is an action whose version the index refused, waiting to be
 // classified.
 type conflict struct {
-	a      *assignment
+	of     subject
+	topic  *topic
 	seq    uint64
 	stored int64
 	r      *indexer.Rejection
+}
+
+// subject is whose record met a conflict: a partition's, or a parked one.
+type subject interface {
+	// waits says whether the record is still to be settled.
+	waits(seq uint64) bool
+	// stale settles it: what is stored is a newer one of this topic.
+	stale(seq uint64)
+	// foreign has it wait for an operator.
+	foreign(x *conflict)
 }
 
 // bytes are what the conflict takes of the budget until it is settled.
@@ -131,8 +142,8 @@ func (c *Consumer) giveBack(conflicts []*conflict) {
 func (c *Consumer) settleConflicts(ctx context.Context, all []*conflict) (left []*conflict) {
 	byTopic := make(map[*topic][]*conflict)
 	for _, x := range all {
-		if _, ok := x.a.offset(x.seq); ok {
-			byTopic[x.a.topic] = append(byTopic[x.a.topic], x)
+		if x.of.waits(x.seq) {
+			byTopic[x.topic] = append(byTopic[x.topic], x)
 		} else { // the partition was lost: of no consequence
 			c.o.Budget.Give(x.bytes())
 		}
@@ -146,10 +157,10 @@ func (c *Consumer) settleConflicts(ctx context.Context, all []*conflict) (left [
 		for _, x := range conflicts {
 			c.o.Budget.Give(x.bytes())
 			if !t.foreign(x.stored, x.r.Version) {
-				x.a.settle(outStale, x.seq)
+				x.of.stale(x.seq)
 				continue
 			}
-			c.foreignVersion(x)
+			x.of.foreign(x)
 		}
 	}
 	return left
@@ -184,16 +195,30 @@ func (c *Consumer) learn(ctx context.Context, t *topic) error {
 	return nil
 }
 
-// foreignVersion halts the record's partition on it, and its topic.
-func (c *Consumer) foreignVersion(x *conflict) {
-	letter, ok := x.a.letter(x.seq, x.r)
+// waits implements subject.
+func (a *assignment) waits(seq uint64) bool {
+	_, ok := a.offset(seq)
+	return ok
+}
+
+// stale implements subject.
+func (a *assignment) stale(seq uint64) { a.settle(outStale, seq) }
+
+// foreign implements subject: it halts the partition on the record, and its
+// topic.
+func (a *assignment) foreign(x *conflict) {
+	letter, ok := a.letter(x.seq, x.r)
 	if !ok {
 		return
 	}
-	letter.Type = fmt.Sprintf("stored version %s is above %s and none that this topic wrote",
-		explainVersion(x.a.topic.rules.Version(), x.stored), explainVersion(x.a.topic.rules.Version(), x.r.Version))
-	x.a.block(x.seq, letter, HaltForeign)
-	c.haltTopic(x.a.topic, &Halt{Kind: HaltForeign, Offset: -1, Type: fmt.Sprintf("partition %d met a foreign version: %s", x.a.id, letter.Type), Target: letter.Target, Since: c.now()})
+	letter.Type = foreignText(x)
+	a.block(x.seq, letter, HaltForeign)
+	a.c.haltTopic(a.topic, &Halt{Kind: HaltForeign, Offset: -1, Type: fmt.Sprintf("partition %d met a foreign version: %s", a.id, letter.Type), Target: letter.Target, Since: a.c.now()})
+}
+
+func foreignText(x *conflict) string {
+	mode := x.topic.rules.Version()
+	return fmt.Sprintf("stored version %s is above %s and none that this topic wrote", explainVersion(mode, x.stored), explainVersion(mode, x.r.Version))
 }
 
 func explainVersion(mode document.VersionMode, v int64) string {

@@ -136,6 +136,9 @@ func (x *Indexer) claim(now time.Time) (*batch, time.Time) {
 			continue
 		}
 		k++
+		if t.taking > 0 {
+			continue
+		}
 		if h := t.hold; h != nil {
 			if h.gate {
 				continue
@@ -190,7 +193,7 @@ func (x *Indexer) claim(now time.Time) (*batch, time.Time) {
 	first := x.cursor
 	for k := range x.active {
 		i := (first + k) % len(x.active)
-		if t := x.active[i]; t.hold == nil && !now.Before(t.until) {
+		if t := x.active[i]; t.hold == nil && t.taking == 0 && !now.Before(t.until) {
 			x.take(t, b)
 			x.cursor = (i + 1) % len(x.active)
 		}

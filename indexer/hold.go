@@ -313,6 +313,7 @@ func (x *Indexer) finish(b *batch) {
 }
 
 func (x *Indexer) letGo(b *batch) {
+	x.land(b)
 	for _, q := range b.queues {
 		q.target.release(q)
 		x.activate(q.target)

@@ -33,6 +33,9 @@ type Options struct {
 	// waits, whatever its target: the records behind it are of all targets.
 	// 0: no bound of its own.
 	HeldBytes int64
+	// Park has the sources of held targets asked to take their actions back
+	// when those fill half of HeldBytes: see Parker.
+	Park bool
 	// Gate says whether a request may start; it must not block. While it does
 	// not, nothing is sent: an owner without heartbeats may have lost its
 	// partitions to another.
@@ -89,6 +92,7 @@ type Indexer struct {
 	draining int // sources that drain
 	unseen   int64
 	free     []*batch
+	parkWake chan struct{} // of capacity 1: held targets fill too much
 
 	accepted   uint64 // actions that the server accepted
 	bodyLimit  int64  // most wire bytes of one request; learnt from 413
@@ -133,12 +137,16 @@ func New(cfg Config, opt Options) *Indexer {
 		targets:   make(map[string]*target),
 		limiter:   newLimiter(cfg.Requests.Min, cfg.Requests.Max),
 		bodyLimit: int64(cfg.FlushBytes),
+		parkWake:  make(chan struct{}, 1),
 	}
 	x.cond.L = &x.mu
 	x.ctx, x.cancel = context.WithCancel(context.Background())
 	x.timer = time.AfterFunc(time.Hour, x.tick)
 	x.timer.Stop()
 	x.scaler = newScaler(cfg.Scaling, runtime.GOMAXPROCS(0), time.Now())
+	if opt.Park {
+		x.wg.Go(x.ask)
+	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.resize()
@@ -297,6 +305,12 @@ func (x *Indexer) checkRoom() {
 			Msg("held targets fill their share of memory (memory.held_share): reading pauses until one is released")
 	}
 	x.heldOver = over
+	if x.opt.Park && held > x.opt.HeldBytes/parkShare {
+		select {
+		case x.parkWake <- struct{}{}:
+		default:
+		}
+	}
 	enough := !x.closed && x.queued-heldQueued > 2*int64(x.limiter.current()+backlog)*x.bodyLimit
 	switch {
 	case (over || enough) && x.room == nil:
@@ -380,43 +394,7 @@ func (x *Indexer) Drop(s Source) {
 func (x *Indexer) forgetWaiting(src *source, r *reports) {
 	mine := func(e *entry) bool { return e.src == src }
 	for _, t := range x.targets {
-		t.order = slices.DeleteFunc(t.order, func(q *idQueue) bool {
-			for _, w := range q.items {
-				t.waitBytes -= int64(len(w.wire))
-				t.waitDocs--
-			}
-			q.items = x.filterWaiting(q.items, mine, r)
-			for _, w := range q.items {
-				t.waitBytes += int64(len(w.wire))
-				t.waitDocs++
-			}
-			if len(q.items) == 0 && q.ordered {
-				delete(t.queues, q.hash)
-			}
-			return len(q.items) == 0
-		})
-		for _, q := range t.queues {
-			if q.flights > 0 {
-				q.items = x.filterWaiting(q.items, mine, r)
-				q.again = x.filterWaiting(q.again, mine, r)
-			}
-		}
-		solos := t.solos
-		t.solos = x.filterWaiting(slices.Clone(solos), mine, r)
-		for _, w := range solos {
-			if mine(&w.entry) {
-				x.endSolo(w)
-				t.release(w.queue)
-			}
-		}
-		if t.hold != nil {
-			for _, l := range append(t.lanes[:], t.unordered) {
-				if l != nil && (!l.ordered || !l.busy) {
-					x.filterLane(l, mine, r)
-				}
-			}
-		}
-		x.activate(t)
+		x.takeOut(t, t.hold != nil, mine, func(e *entry, _, _ []byte, _ int) { r.add(e, Abandoned) })
 	}
 	x.checkRoom()
 	for _, b := range x.delayed {
@@ -444,25 +422,73 @@ func (x *Indexer) unblock(w *waiting) {
 	}
 }
 
-func (x *Indexer) filterWaiting(items []*waiting, gone func(*entry) bool, r *reports) []*waiting {
+// leaver is told of each action that is taken out, whose bytes are about to go,
+// and how many requests carried it.
+type leaver func(e *entry, wire, meta []byte, attempts int)
+
+// takeOut takes those actions out of a target that wait for another try, and
+// with lanes those in lanes that no request holds.
+func (x *Indexer) takeOut(t *target, lanes bool, gone func(*entry) bool, leaves leaver) {
+	t.order = slices.DeleteFunc(t.order, func(q *idQueue) bool {
+		for _, w := range q.items {
+			t.waitBytes -= int64(len(w.wire))
+			t.waitDocs--
+		}
+		q.items = x.filterWaiting(q.items, gone, leaves)
+		for _, w := range q.items {
+			t.waitBytes += int64(len(w.wire))
+			t.waitDocs++
+		}
+		if len(q.items) == 0 && q.ordered {
+			delete(t.queues, q.hash)
+		}
+		return len(q.items) == 0
+	})
+	for _, q := range t.queues {
+		if q.flights > 0 {
+			q.items = x.filterWaiting(q.items, gone, leaves)
+			q.again = x.filterWaiting(q.again, gone, leaves)
+		}
+	}
+	solos := t.solos
+	t.solos = x.filterWaiting(slices.Clone(solos), gone, leaves)
+	for _, w := range solos {
+		if gone(&w.entry) {
+			x.endSolo(w)
+			t.release(w.queue)
+		}
+	}
+	if lanes {
+		for _, l := range append(t.lanes[:], t.unordered) {
+			if l != nil && (!l.ordered || !l.busy) {
+				x.filterLane(l, gone, leaves)
+			}
+		}
+	}
+	x.activate(t)
+}
+
+func (x *Indexer) filterWaiting(items []*waiting, gone func(*entry) bool, leaves leaver) []*waiting {
 	return slices.DeleteFunc(items, func(w *waiting) bool {
 		if !gone(&w.entry) {
 			return false
 		}
-		r.add(&w.entry, Abandoned)
+		leaves(&w.entry, w.wire, w.meta, w.attempts)
 		x.freeWaiting(w)
 		return true
 	})
 }
 
-func (x *Indexer) filterLane(l *lane, gone func(*entry) bool, r *reports) {
+func (x *Indexer) filterLane(l *lane, gone func(*entry) bool, leaves leaver) {
 	l.chunks = slices.DeleteFunc(l.chunks, func(c *chunk) bool {
 		bytes, docs := len(c.wire), len(c.entries)
-		c.remove(func(e *entry, _, _ []byte) bool {
+		c.remove(func(e *entry, wire, meta []byte) bool {
 			if !gone(e) {
 				return false
 			}
-			r.add(e, Abandoned)
+			if leaves != nil {
+				leaves(e, wire, meta, 0)
+			}
 			return true
 		})
 		l.adjust(int64(len(c.wire)-bytes), len(c.entries)-docs)

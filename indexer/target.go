@@ -107,6 +107,11 @@ type target struct {
 	answered uint64 // requests with an answer that was read whole
 
 	breaker breaker
+
+	asked  time.Time     // when its sources were asked last to park
+	taking int           // calls of TakeBack that wait: nothing is sent
+	onWire int           // batches under way that hold something of it
+	landed chan struct{} // closed and nil when onWire falls to 0
 }
 
 func (t *target) lane(hash uint64, ordered bool) *lane {

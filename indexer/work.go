@@ -83,6 +83,7 @@ func (x *Indexer) next() *batch {
 					break
 				}
 				b.seal()
+				x.board(b)
 				x.inFlight++
 				x.checkRoom()
 				x.metrics.flushes.WithLabelValues(b.reason).Inc()

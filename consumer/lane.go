@@ -1,0 +1,516 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/sluicehq/sluice/deadletter"
+	"github.com/sluicehq/sluice/document"
+	"github.com/sluicehq/sluice/indexer"
+)
+
+const (
+	// A lane replays one record until it is written; then, as long as all goes
+	// well, laneFirst bytes at once, and from there up to laneMost.
+	laneFirst  = 64 << 10
+	laneMost   = 8 << 20
+	laneGrowth = 8
+	// laneSave is how often it is noted how far a lane was replayed.
+	laneSave = 10 * time.Second
+	// laneRetry is the pause after a read that failed.
+	laneRetry = time.Second
+)
+
+// lane is a target of one source partition whose records are parked: a queue
+// whose tail is the parked topic and whose head is in the indexer.
+//
+// Two goroutines serve it. The first opens it and appends what is pending. The
+// second replays, and closes it when it is drained.
+type lane struct {
+	p      *parking
+	target string
+	more   chan struct{} // of capacity 1: there is something to append
+	turn   chan struct{} // of capacity 1: something may be replayed, or the lane closed
+
+	mu      sync.Mutex
+	at      deadletter.ParkedLane
+	pending []pending // to be appended, in order
+	wire    int       // records that are being appended
+	tail    int64     // what was parked ends here
+	opened  bool      // the state says so and the indexer has given back what it had
+	closing bool      // the state is about to say, or says, that it is closed
+	closed  bool      // records pass by again
+	stopped bool
+	batch   *replay // in hand
+	trouble string
+}
+
+// pending is a record to be parked.
+type pending struct {
+	deadletter.Parked
+	seq  uint64
+	size int64
+}
+
+func newLane(p *parking, target string, at deadletter.ParkedLane) *lane {
+	return &lane{p: p, target: target, at: at, more: make(chan struct{}, 1), turn: make(chan struct{}, 1)}
+}
+
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// pushed is what became of a record that was offered to a lane.
+type pushed uint8
+
+const (
+	taken    pushed = iota
+	laneGone        // the lane is closed: the record passes by
+	laneFull        // too much waits to be parked
+)
+
+// push takes a record, of which it keeps a copy.
+func (l *lane) push(r *kgo.Record, generation int, seq uint64) pushed {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.closed:
+		return laneGone
+	case l.p.c.parkedPending.Load() > l.p.c.parkedMost():
+		return laneFull
+	}
+	x := pending{seq: seq, Parked: deadletter.Parked{
+		Offset: r.Offset, Timestamp: r.Timestamp, Generation: generation, Key: cloneBytes(r.Key), Value: cloneBytes(r.Value),
+	}}
+	for _, h := range r.Headers {
+		x.Headers = append(x.Headers, kgo.RecordHeader{Key: h.Key, Value: cloneBytes(h.Value)})
+	}
+	l.pending = append(l.pending, l.own(x))
+	signal(l.more)
+	return taken
+}
+
+// own fills in what all records of the lane have in common, and charges one.
+func (l *lane) own(x pending) pending {
+	a := l.p.a
+	x.Group, x.Topic, x.Partition, x.Target = l.p.c.cfg.GroupID, a.l.topic, a.id, l.target
+	x.TopicID = a.topic.known.Load().id
+	x.size = x.Size()
+	l.p.c.o.Budget.Force(x.size)
+	l.p.c.parkedPending.Add(x.size)
+	return x
+}
+
+// disown gives back what own charged.
+func (l *lane) disown(all []pending) {
+	var n int64
+	for i := range all {
+		n += all[i].size
+	}
+	l.p.c.parkedPending.Add(-n)
+	l.p.c.o.Budget.Give(n)
+}
+
+func (c *Consumer) parkedMost() int64 {
+	if n := c.o.Parking.Pending; n > 0 {
+		return n
+	}
+	return c.o.Budget.Limit() / 8
+}
+
+func seqsOf(all []pending) []uint64 {
+	seqs := make([]uint64, len(all))
+	for i := range all {
+		seqs[i] = all[i].seq
+	}
+	return seqs
+}
+
+// stop abandons what is pending.
+func (l *lane) stop() {
+	l.mu.Lock()
+	l.stopped = true
+	left := l.pending
+	l.pending = nil
+	l.mu.Unlock()
+	if len(left) > 0 {
+		l.disown(left)
+		l.p.a.settle(outAbandoned, seqsOf(left)...)
+	}
+}
+
+func (l *lane) status() ParkedTarget {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := ParkedTarget{Target: l.target, Since: l.at.Since, Reason: l.at.Reason, Waiting: len(l.pending) + l.wire, Head: -1, Trouble: l.trouble}
+	if l.batch != nil {
+		s.Head = l.batch.head()
+	}
+	return s
+}
+
+func (l *lane) say(trouble string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.trouble = trouble
+}
+
+// run serves the lane until it is closed or the assignment ends.
+func (l *lane) run(ctx context.Context, fresh bool) {
+	var replaying sync.WaitGroup
+	ctx, cancel := context.WithCancel(ctx)
+	defer l.forget()
+	defer replaying.Wait()
+	defer cancel()
+	if fresh && !l.open(ctx) || !fresh && !l.resume(ctx) {
+		return
+	}
+	replaying.Go(func() {
+		l.replay(ctx)
+		cancel()
+	})
+	l.append(ctx)
+}
+
+// forget gives back what the lane still holds.
+func (l *lane) forget() {
+	l.stop()
+	l.p.publish(func(lanes map[string]*lane) {
+		if lanes[l.target] == l && l.isClosed() {
+			delete(lanes, l.target)
+		}
+	})
+	if l.isClosed() {
+		l.p.mu.Lock()
+		delete(l.p.all, l.target)
+		l.p.mu.Unlock()
+	}
+	l.p.poke()
+}
+
+func (l *lane) isClosed() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.closed
+}
+
+// resume goes on with a lane that an earlier owner has opened: what it has
+// parked ends where the log ends now, after the token was taken.
+func (l *lane) resume(ctx context.Context) bool {
+	for {
+		end, err := l.p.c.o.Parking.Log.End(ctx, l.at.Partition)
+		if err == nil {
+			l.mu.Lock()
+			l.tail, l.opened = end, true
+			l.mu.Unlock()
+			return true
+		}
+		if !l.retry(ctx, "where the parked topic ends", err) {
+			return false
+		}
+	}
+}
+
+// retry says what failed, and waits; false: ctx has ended.
+func (l *lane) retry(ctx context.Context, what string, err error) bool {
+	if ctx.Err() != nil {
+		return false
+	}
+	l.say(err.Error())
+	l.p.c.log.Warn().Str("target", l.target).Str("topic", l.p.a.l.topic).Int32("partition", l.p.a.id).Err(err).Msg("parked records: " + what + " is not known; trying again")
+	return linger(ctx, laneRetry)
+}
+
+// open makes the state say that the lane is open, has later records come here,
+// and takes back what the indexer holds.
+func (l *lane) open(ctx context.Context) bool {
+	a, o := l.p.a, l.p.c.o.Parking
+	for {
+		place, end, id, err := o.Log.Place(ctx, l.target, a.l.topic, a.id)
+		if err == nil {
+			l.mu.Lock()
+			l.at.Partition, l.at.From, l.at.TopicID, l.tail = place, end, id, end
+			l.mu.Unlock()
+			break
+		}
+		if !l.retry(ctx, "the place for them", err) {
+			return false
+		}
+	}
+	rules := o.Rules(a.l.topic)
+	err := l.p.change(func(s *deadletter.ParkedState) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.at.Token = s.Token
+		s.Rules = rules
+		s.Lanes[l.target] = l.at
+	})
+	if err != nil {
+		return false
+	}
+	l.say("")
+	l.p.publish(func(lanes map[string]*lane) { lanes[l.target] = l })
+	select {
+	case <-l.p.c.dispatcher.flush():
+	case <-ctx.Done():
+		return false
+	}
+	back, err := o.TakeBack(ctx, a, l.target)
+	if err != nil {
+		return false
+	}
+	first := make([]pending, 0, len(back))
+	for _, t := range back {
+		letter, ok := a.letter(t.Seq, &indexer.Rejection{Target: l.target, Meta: t.Meta, Body: t.Body})
+		if !ok { // the assignment is over
+			continue
+		}
+		first = append(first, l.own(pending{seq: t.Seq, Parked: deadletter.Parked{
+			Offset: letter.Offset, Timestamp: letter.Timestamp, Generation: letter.Generation,
+			Key: letter.Key, Value: letter.Value, Headers: letter.Headers,
+		}}))
+	}
+	l.p.c.log.Warn().Str("target", l.target).Str("type", l.at.Reason).Str("topic", a.l.topic).Int32("partition", a.id).Int("records", len(first)).
+		Msg("records are parked: their target is held, and what waited for it filled its share of memory")
+	l.mu.Lock()
+	l.pending = append(first, l.pending...)
+	l.opened = true
+	stopped := l.stopped
+	l.mu.Unlock()
+	if stopped {
+		l.stop()
+	}
+	return true
+}
+
+// append parks what is pending until ctx ends.
+func (l *lane) append(ctx context.Context) {
+	token := l.p.state.Load().Token
+	for {
+		batch := l.next()
+		if len(batch) == 0 {
+			select {
+			case <-l.more:
+			case <-ctx.Done():
+				return
+			}
+			continue
+		}
+		records := make([]deadletter.Parked, len(batch))
+		for i := range batch {
+			batch[i].Token = token
+			records[i] = batch[i].Parked
+		}
+		end, err := l.p.c.o.Parking.Log.Append(ctx, l.at.Partition, records)
+		l.mu.Lock()
+		l.wire = 0
+		if err == nil {
+			l.tail = end
+		}
+		l.mu.Unlock()
+		l.disown(batch)
+		if err != nil {
+			return // what became of them is not known: they are delivered again
+		}
+		l.p.a.settle(outParked, seqsOf(batch)...)
+		signal(l.turn)
+	}
+}
+
+// next takes records to be appended at once.
+func (l *lane) next() (batch []pending) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closing || !l.opened {
+		return nil
+	}
+	n, size := 0, int64(0)
+	for n < len(l.pending) && (n == 0 || size+l.pending[n].size <= deadletter.ParkedWindow) {
+		size += l.pending[n].size
+		n++
+	}
+	batch = l.pending[:n:n]
+	if l.pending = l.pending[n:]; len(l.pending) == 0 {
+		l.pending = nil
+	}
+	l.wire = n
+	return batch
+}
+
+// replay brings the lane's records back, in order, until it is drained and
+// closed, or ctx ends.
+func (l *lane) replay(ctx context.Context) {
+	w := l.p.c.o.Parking.Writer()
+	cursor := l.at.From
+	window := int64(0) // one record
+	saved, savedAt := cursor, l.p.c.now()
+	for ctx.Err() == nil {
+		if l.close(cursor, w) {
+			return
+		}
+		if !l.behind(cursor) {
+			select {
+			case <-l.turn:
+			case <-ctx.Done():
+			}
+			continue
+		}
+		records, next, err := l.collect(ctx, cursor, window)
+		var lost *deadletter.ParkedLostError
+		switch {
+		case errors.As(err, &lost):
+			l.p.c.counters.dataLoss.Add(1)
+			l.p.c.log.Error().Str("target", l.target).Str("topic", l.p.a.l.topic).Int32("partition", l.p.a.id).Err(lost).Msg("data loss: parked records are gone")
+			if l.p.c.resumes {
+				cursor = lost.Start
+				continue
+			}
+			l.say(lost.Error())
+			<-ctx.Done()
+			return
+		case errors.Is(err, deadletter.ErrParkedOwner):
+			l.p.lost()
+			return
+		case err != nil:
+			if !l.retry(ctx, "what they are", err) {
+				return
+			}
+			continue
+		}
+		if len(records) > 0 && !l.write(ctx, w, records) {
+			window = 0 // the target is held again
+			continue
+		}
+		cursor = next
+		window = min(max(window*laneGrowth, laneFirst), laneMost, max(l.p.c.o.Budget.Limit()/16, 1))
+		if now := l.p.c.now(); now.Sub(savedAt) >= laneSave && cursor > saved {
+			if l.save(cursor) != nil {
+				return
+			}
+			saved, savedAt = cursor, now
+		}
+	}
+}
+
+// save notes in the state how far the lane was replayed.
+func (l *lane) save(cursor int64) error {
+	return l.p.change(func(s *deadletter.ParkedState) {
+		if at, open := s.Lanes[l.target]; open {
+			at.From = cursor
+			s.Lanes[l.target] = at
+		}
+	})
+}
+
+func (l *lane) behind(cursor int64) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return cursor < l.tail
+}
+
+// collect reads the lane's records from cursor on, up to window bytes and one at
+// least where there is any, and where to go on.
+func (l *lane) collect(ctx context.Context, cursor, window int64) (records []deadletter.Parked, next int64, err error) {
+	state := l.p.state.Load()
+	var size int64
+	for l.behind(cursor) && ctx.Err() == nil {
+		read, next, err := l.p.c.o.Parking.Log.Read(ctx, l.at.Partition, cursor)
+		if err != nil {
+			return nil, 0, err
+		}
+		if next <= cursor { // nothing more is there yet
+			return records, cursor, nil
+		}
+		for i := range read {
+			p := &read[i]
+			if p.Group != l.p.c.cfg.GroupID || p.Topic != l.p.a.l.topic || p.Partition != l.p.a.id || p.Target != l.target {
+				continue
+			}
+			if p.Token > state.Token {
+				return nil, 0, deadletter.ErrParkedOwner
+			}
+			if state.Void(l.at, p.Token, p.TopicID, p.Offset) {
+				continue
+			}
+			n := p.Size()
+			if len(records) > 0 && size+n > window {
+				return records, p.At, nil
+			}
+			size += n
+			records = append(records, *p)
+		}
+		cursor = next
+	}
+	return records, cursor, ctx.Err()
+}
+
+// close closes the lane if it is drained: cursor is where replaying has come to.
+// Records that come until the state says so pass by then, before any later one.
+func (l *lane) close(cursor int64, w Writer) bool {
+	l.mu.Lock()
+	if cursor < l.tail || len(l.pending)+l.wire > 0 || l.stopped {
+		l.mu.Unlock()
+		return false
+	}
+	l.closing = true
+	l.mu.Unlock()
+	if err := l.p.change(func(s *deadletter.ParkedState) { delete(s.Lanes, l.target) }); err != nil {
+		return true
+	}
+	for {
+		l.mu.Lock()
+		late := l.pending
+		l.pending = nil
+		if len(late) == 0 {
+			l.closed = true
+			l.mu.Unlock()
+			break
+		}
+		l.mu.Unlock()
+		for i := range late {
+			if l.p.ctx.Err() != nil {
+				break
+			}
+			l.pass(&late[i], w)
+		}
+		w.Publish()
+		l.disown(late)
+	}
+	l.p.publish(func(lanes map[string]*lane) { delete(lanes, l.target) })
+	l.p.c.log.Info().Str("target", l.target).Str("topic", l.p.a.l.topic).Int32("partition", l.p.a.id).Dur("after", time.Since(l.at.Since)).
+		Msg("all that was parked is written: records pass by again")
+	return true
+}
+
+// pass sends a record of the partition that came while the lane closed.
+func (l *lane) pass(x *pending, w Writer) {
+	a := l.p.a
+	var res document.Result
+	r := recordOf(&x.Parked)
+	a.topic.rules.Map(r, x.Generation, &res)
+	switch res.Verdict {
+	case document.Send:
+		action := indexer.Action{Action: res.Action, Ordered: res.Ordered, Tombstone: res.Tombstone, Source: a, Seq: x.seq, Meta: appendMeta(nil, r, res.Changed)}
+		if perHour, ok := a.topic.rules.TimeNamed(); ok {
+			action.NewPerHour = perHour
+		}
+		if w.Add(l.p.ctx, &action) != nil {
+			return // the assignment has ended
+		}
+	case document.Ignore:
+		a.settle(outIgnored, x.seq)
+	case document.DeadLetter:
+		a.writeLetter(x.seq, letterOf(r, &res, x.Generation))
+	case document.Halt:
+		a.block(x.seq, letterOf(r, &res, x.Generation), HaltRejected)
+	default:
+		a.reject(x.seq, letterOf(r, &res, x.Generation))
+	}
+}

@@ -1,0 +1,423 @@
+package consumer
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"maps"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/sluicehq/sluice/deadletter"
+	"github.com/sluicehq/sluice/indexer"
+)
+
+// Parking is what it takes to park the records of held targets; see
+// deadletter.ParkedState for the protocol. All but Pending are required.
+type Parking struct {
+	// Open says that new lanes may be opened. Without, only what was parked
+	// before is brought back.
+	Open  bool
+	Store deadletter.ParkedStore
+	Log   ParkedLog
+	// TakeBack is that of the indexer.
+	TakeBack func(ctx context.Context, s indexer.Source, target string) ([]indexer.TakenBack, error)
+	// Writer returns a new writer of the indexer.
+	Writer func() Writer
+	// Rules is a fingerprint of what decides where a topic's records go: while
+	// it changes nothing, a record is given the same target again.
+	Rules func(topic string) string
+	// Pending is how many bytes of records may wait to be parked before no more
+	// are taken; 0: an eighth of the budget.
+	Pending int64
+}
+
+// ParkedLog keeps parked records; *deadletter.ParkedLog is one.
+type ParkedLog interface {
+	// Place returns the partition for a lane, where it ends, and its topic's id.
+	Place(ctx context.Context, target, topic string, partition int32) (place int32, end int64, id string, err error)
+	End(ctx context.Context, place int32) (int64, error)
+	// Append returns after the acknowledgement, with the offset after the last
+	// record. It tries until ctx ends.
+	Append(ctx context.Context, place int32, records []deadletter.Parked) (end int64, err error)
+	Read(ctx context.Context, place int32, from int64) (records []deadletter.Parked, next int64, err error)
+}
+
+// ParkedTarget is a target for which a source partition parks.
+type ParkedTarget struct {
+	Target string    `json:"target"`
+	Since  time.Time `json:"since"`
+	Reason string    `json:"reason"` // error type that held the target
+	// Waiting are the records that are not acknowledged yet as parked.
+	Waiting int `json:"waiting"`
+	// Head is the source offset of the record that is to be written next; -1:
+	// it is not known.
+	Head int64 `json:"head"`
+	// Trouble is why nothing is replayed but for the target itself; "": nothing
+	// is wrong.
+	Trouble string `json:"trouble,omitempty"`
+}
+
+const (
+	parkedRetryMin = 200 * time.Millisecond
+	parkedRetryMax = 10 * time.Second
+)
+
+// parking is what an assignment parks. Its goroutine takes the token and opens
+// lanes; each lane has two of its own. They end when the assignment does.
+type parking struct {
+	a      *assignment
+	c      *Consumer
+	ctx    context.Context
+	cancel context.CancelFunc
+	ended  chan struct{} // closed when all goroutines have ended
+
+	began    sync.Once
+	begun    chan struct{} // closed when it is known where the assignment starts, or that nothing is committed
+	lanes    atomic.Pointer[map[string]*lane]
+	start    atomic.Int64                           // where the assignment began; -1: not known yet
+	state    atomic.Pointer[deadletter.ParkedState] // as it was when the token was taken
+	waiting  atomic.Pointer[string]
+	changing sync.Mutex // held across changes of the state
+	keeper   *deadletter.ParkedKeeper
+
+	mu      sync.Mutex
+	all     map[string]*lane  // open ones and those that open
+	wanted  map[string]string // to be opened: the reason by target
+	wake    chan struct{}     // of capacity 1: wanted, or all, has changed
+	stopped bool              // nothing is to be parked any more
+}
+
+// newParking is called with Consumer.mu held.
+func (c *Consumer) newParking(a *assignment) *parking {
+	p := &parking{
+		a: a, c: c, ended: make(chan struct{}), begun: make(chan struct{}), wake: make(chan struct{}, 1),
+		all: map[string]*lane{}, wanted: map[string]string{},
+	}
+	p.ctx, p.cancel = context.WithCancel(context.Background())
+	p.start.Store(-1)
+	c.tasks.Go(p.run)
+	return p
+}
+
+// begin tells that the assignment's start is known, or that the group has no
+// commit.
+func (p *parking) begin() {
+	if p != nil {
+		p.began.Do(func() { close(p.begun) })
+	}
+}
+
+// lane returns the lane that records for a target go to; nil: none.
+func (a *assignment) lane(target string) *lane {
+	if a.parking == nil {
+		return nil
+	}
+	if lanes := a.parking.lanes.Load(); lanes != nil {
+		return (*lanes)[target]
+	}
+	return nil
+}
+
+// publish makes the dispatcher see the lanes as change leaves them.
+func (p *parking) publish(change func(map[string]*lane)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	lanes := map[string]*lane{}
+	if old := p.lanes.Load(); old != nil {
+		lanes = maps.Clone(*old)
+	}
+	change(lanes)
+	if len(lanes) == 0 {
+		p.lanes.Store(nil)
+	} else {
+		p.lanes.Store(&lanes)
+	}
+}
+
+// Park implements indexer.Parker.
+func (a *assignment) Park(target, reason string) {
+	p := a.parking
+	if p == nil || !p.c.o.Parking.Open {
+		return
+	}
+	p.mu.Lock()
+	if p.all[target] == nil && !p.stopped {
+		p.wanted[target] = reason
+	}
+	p.mu.Unlock()
+	p.poke()
+}
+
+func (p *parking) poke() {
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (p *parking) run() {
+	var lanes sync.WaitGroup
+	defer close(p.ended)
+	defer lanes.Wait()
+	select {
+	case <-p.begun:
+	case <-p.ctx.Done():
+		return
+	}
+	if mutantUnstated {
+		p.c.pauses.clear(pauseParking, p.a)
+	}
+	rules := p.c.o.Parking.Rules(p.a.l.topic)
+	state, ok := p.take(rules)
+	if !ok {
+		return
+	}
+	for target, at := range state.Lanes {
+		l := newLane(p, target, at)
+		p.mu.Lock()
+		p.all[target] = l
+		p.mu.Unlock()
+		p.publish(func(lanes map[string]*lane) { lanes[target] = l })
+		lanes.Go(func() { l.run(p.ctx, false) })
+	}
+	if len(state.Lanes) > 0 {
+		p.c.log.Info().Str("topic", p.a.l.topic).Int32("partition", p.a.id).Strs("targets", state.Targets()).Msg("records are parked: they are replayed first")
+	}
+	drain := len(state.Lanes) > 0 && state.Rules != rules
+	if drain {
+		why := "its parked records were given their targets by other rules: they are replayed before anything else is read"
+		p.waiting.Store(&why)
+		p.c.log.Warn().Str("topic", p.a.l.topic).Int32("partition", p.a.id).Msg("partition waits: " + why)
+	} else {
+		p.ready()
+	}
+	for {
+		select {
+		case <-p.wake:
+		case <-p.ctx.Done():
+			return
+		}
+		p.mu.Lock()
+		if drain && len(p.all) == 0 {
+			drain = false
+			p.ready()
+		}
+		for target, reason := range p.wanted {
+			delete(p.wanted, target)
+			if p.all[target] != nil || p.stopped || p.keeper == nil {
+				continue
+			}
+			l := newLane(p, target, deadletter.ParkedLane{Reason: reason, Since: p.c.now()})
+			p.all[target] = l
+			lanes.Go(func() { l.run(p.ctx, true) })
+		}
+		p.mu.Unlock()
+	}
+}
+
+// ready lets the partition be read.
+func (p *parking) ready() {
+	p.waiting.Store(nil)
+	p.c.pauses.clear(pauseParking, p.a)
+}
+
+// errNoStanding keeps a member from taking a token that may have lost the
+// partition.
+var errNoStanding = errors.New("consumer: no heartbeat was answered lately: another member may have the partition")
+
+// standing is asked between reading a state and replacing it.
+func (p *parking) standing() error {
+	p.a.l.mu.Lock()
+	over := p.a.over
+	p.a.l.mu.Unlock()
+	if over || !p.c.Healthy() {
+		return errNoStanding
+	}
+	return nil
+}
+
+// take takes the token; false: the assignment has ended.
+func (p *parking) take(rules string) (state deadletter.ParkedState, ok bool) {
+	retry := parkedRetryMin
+	for {
+		state, err := p.tryTake(rules)
+		if err == nil {
+			return state, true
+		}
+		if p.ctx.Err() != nil {
+			return state, false
+		}
+		why := "the state of its parked records: " + err.Error()
+		if was := p.waiting.Swap(&why); was == nil || *was != why {
+			p.c.log.Warn().Str("topic", p.a.l.topic).Int32("partition", p.a.id).Err(err).Msg("partition waits: the state of its parked records cannot be taken over; trying again")
+		}
+		if !linger(p.ctx, retry) {
+			return state, false
+		}
+		retry = min(2*retry, parkedRetryMax)
+	}
+}
+
+func (p *parking) tryTake(rules string) (deadletter.ParkedState, error) {
+	none := deadletter.ParkedState{}
+	ctx, cancel := context.WithTimeout(p.ctx, 30*time.Second)
+	defer cancel()
+	select {
+	case <-p.a.topic.resolved:
+	case <-ctx.Done():
+		return none, fmt.Errorf("consumer: topic %s is not known yet", p.a.l.topic)
+	}
+	start, err := p.startsAt(ctx)
+	if err != nil {
+		return none, err
+	}
+	keeper, found, err := deadletter.LoadParked(ctx, p.c.o.Parking.Store, p.c.cfg.GroupID, p.a.l.topic, p.a.id)
+	if err != nil {
+		return none, err
+	}
+	p.start.Store(start)
+	if !found && !p.c.o.Parking.Open {
+		return none, nil // nobody of this group ever parked anything here
+	}
+	if err := keeper.Take(ctx, rand.Text(), p.a.topic.known.Load().id, start, p.standing); err != nil {
+		return none, err
+	}
+	p.keeper = keeper
+	state := keeper.State()
+	p.state.Store(&state)
+	return state, nil
+}
+
+// startsAt is the first offset that this assignment will be given. It is paused:
+// that does not move.
+func (p *parking) startsAt(ctx context.Context) (int64, error) {
+	p.a.l.mu.Lock()
+	position, known := p.a.tracker.Position()
+	p.a.l.mu.Unlock()
+	if known {
+		return position, nil
+	}
+	starts, err := p.c.adm.ListStartOffsets(ctx, p.a.l.topic)
+	if err != nil {
+		return 0, fmt.Errorf("consumer: where %s begins: %w", p.a.l.topic, err)
+	}
+	start, ok := starts.Lookup(p.a.l.topic, p.a.id)
+	if !ok || start.Err != nil {
+		return 0, fmt.Errorf("consumer: where %s/%d begins: %w", p.a.l.topic, p.a.id, start.Err)
+	}
+	return start.Offset, nil
+}
+
+// change changes the state, and tries until it is known that this was done; an
+// error says that the assignment has ended, or must.
+func (p *parking) change(change func(*deadletter.ParkedState)) error {
+	p.changing.Lock()
+	defer p.changing.Unlock()
+	retry := parkedRetryMin
+	for {
+		err := p.keeper.Change(p.ctx, change)
+		switch {
+		case err == nil:
+			return nil
+		case p.ctx.Err() != nil:
+			return context.Cause(p.ctx)
+		case errors.Is(err, deadletter.ErrParkedOwner):
+			p.lost()
+			return err
+		}
+		p.c.log.Warn().Str("topic", p.a.l.topic).Int32("partition", p.a.id).Err(err).Msg("the state of parked records cannot be changed; trying again")
+		if !linger(p.ctx, retry) {
+			return context.Cause(p.ctx)
+		}
+		retry = min(2*retry, parkedRetryMax)
+	}
+}
+
+// lost has the partition start over where the group has committed it: somebody
+// else took its token, so nothing that was parked since is known to count.
+func (p *parking) lost() {
+	p.a.l.mu.Lock()
+	p.a.doubtful = true
+	p.a.l.mu.Unlock()
+	p.c.do(func() {
+		a := p.a
+		if p.c.holding(tp{a.l.topic, a.id}) != a {
+			return
+		}
+		at := kgo.EpochOffset{Epoch: -1, Offset: max(a.committedNow(), p.start.Load())}
+		p.c.log.Warn().Str("topic", a.l.topic).Int32("partition", a.id).Int64("offset", at.Offset).Msg("partition starts over: another member has taken over its parked records")
+		p.c.restartAt(a, at)
+	})
+}
+
+// doubt has assignments that may have been another member's meanwhile start over
+// before anything more is committed for them.
+func (c *Consumer) doubt(as []*assignment) (any bool) {
+	for _, a := range as {
+		if a.parking != nil && a.parking.start.Load() >= 0 {
+			a.parking.lost()
+			any = true
+		}
+	}
+	return any
+}
+
+// stop has nothing more parked: what waits for it is abandoned. What is on its
+// way to the brokers may still be acknowledged.
+func (p *parking) stop() {
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	p.stopped = true
+	clear(p.wanted)
+	all := make([]*lane, 0, len(p.all))
+	for _, l := range p.all {
+		all = append(all, l)
+	}
+	p.mu.Unlock()
+	for _, l := range all {
+		l.stop()
+	}
+}
+
+// end ends all that runs, and waits for it.
+func (p *parking) end() {
+	if p != nil {
+		p.cancel()
+		<-p.ended
+	}
+}
+
+// status is what is parked, for Status; l.mu may be held.
+func (p *parking) status() (all []ParkedTarget, waiting string) {
+	if p == nil {
+		return nil, ""
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, l := range p.all {
+		all = append(all, l.status())
+	}
+	if why := p.waiting.Load(); why != nil {
+		waiting = *why
+	}
+	return all, waiting
+}
+
+// linger waits; false: ctx has ended.
+func linger(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
