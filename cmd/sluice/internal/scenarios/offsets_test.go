@@ -277,11 +277,10 @@ func TestV12_CompactionHoles(t *testing.T) {
 			}); err != nil {
 				t.Fatal(err)
 			}
+			w.effect = nil // of a record that is gone before it is read nothing is to be seen
 			var p *program
 			if reading {
 				p = w.start(yaml)
-			} else {
-				w.effect = nil // of the records that are gone nothing is to be seen
 			}
 			write := func(rs ...*kgo.Record) {
 				for _, r := range rs {
