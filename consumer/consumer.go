@@ -54,6 +54,11 @@ type Options struct {
 	DeadLetters DeadLetters
 	// Generations may be nil: topics whose rules need them halt then.
 	Generations Generations
+	// Routing is that of a stream that is routed by customer: nothing is mapped
+	// before a table is in force. nil: it is not routed.
+	Routing Routing
+	// Dirty is required with Routing.
+	Dirty Dirty
 	// Parking may be nil: the records of held targets wait in memory, and what
 	// was parked before stays where it is.
 	Parking *Parking
