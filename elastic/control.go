@@ -189,14 +189,24 @@ func (s *Control) Create(ctx context.Context, id string, doc any) error {
 // An error that wraps ErrConflict says that it is not, or that the document is
 // gone.
 func (s *Control) Update(ctx context.Context, id string, doc any, seqNo, primaryTerm int64) error {
+	_, _, err := s.Replace(ctx, id, doc, seqNo, primaryTerm)
+	return err
+}
+
+// Replace is Update, and returns the new version.
+func (s *Control) Replace(ctx context.Context, id string, doc any, seqNo, primaryTerm int64) (newSeqNo, newTerm int64, err error) {
 	body, err := json.Marshal(doc)
 	if err != nil {
-		return fmt.Errorf("elasticsearch: encoding %s: %w", s.name(id), err)
+		return 0, 0, fmt.Errorf("elasticsearch: encoding %s: %w", s.name(id), err)
 	}
 	number, term := int(seqNo), int(primaryTerm)
+	var answer struct {
+		SeqNo       int64 `json:"_seq_no"`
+		PrimaryTerm int64 `json:"_primary_term"`
+	}
 	err = s.client.call(ctx, "updating "+s.name(id),
-		esapi.IndexRequest{Index: s.escaped(), DocumentID: url.PathEscape(id), Body: bytes.NewReader(body), IfSeqNo: &number, IfPrimaryTerm: &term}, nil)
-	return s.conflict(ctx, id, err)
+		esapi.IndexRequest{Index: s.escaped(), DocumentID: url.PathEscape(id), Body: bytes.NewReader(body), IfSeqNo: &number, IfPrimaryTerm: &term}, &answer)
+	return answer.SeqNo, answer.PrimaryTerm, s.conflict(ctx, id, err)
 }
 
 // Delete removes a document whose version is still the one that Get returned.
@@ -209,6 +219,26 @@ func (s *Control) Delete(ctx context.Context, id string, seqNo, primaryTerm int6
 		return fmt.Errorf("%s: %w", s.name(id), ErrNotFound)
 	}
 	return s.conflict(ctx, id, err)
+}
+
+// GetMany reads documents in real time, in the order of their ids; nil stands
+// for one that does not exist.
+func (s *Control) GetMany(ctx context.Context, ids []string) ([]json.RawMessage, error) {
+	names := make([]DocID, len(ids))
+	for i, id := range ids {
+		names[i] = DocID{Index: s.index, ID: id}
+	}
+	found, err := s.client.GetMany(ctx, names)
+	if err != nil {
+		return nil, err
+	}
+	docs := make([]json.RawMessage, len(ids))
+	for i, doc := range found {
+		if doc.Found {
+			docs[i] = doc.Source
+		}
+	}
+	return docs, nil
 }
 
 // List returns the ids that begin with a text, sorted, as searches see

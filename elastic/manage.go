@@ -15,7 +15,7 @@ import (
 // Definition is what an index was made with.
 type Definition struct {
 	Name     string
-	Settings map[string]string // flat names: index.number_of_shards
+	Settings map[string]any // texts or lists of them, by flat names: index.number_of_shards
 	Mappings json.RawMessage
 	Aliases  map[string]json.RawMessage
 	// DataStream is the data stream that the index backs; "" for none.
@@ -24,9 +24,17 @@ type Definition struct {
 
 // Shards returns the number of primary shards, and of copies beside each.
 func (d Definition) Shards() (primaries, replicas int) {
-	primaries, _ = strconv.Atoi(d.Settings["index.number_of_shards"]) // the server wrote it
-	replicas, _ = strconv.Atoi(d.Settings["index.number_of_replicas"])
+	primaries, _ = strconv.Atoi(d.Setting("index.number_of_shards")) // the server wrote it
+	replicas, _ = strconv.Atoi(d.Setting("index.number_of_replicas"))
 	return primaries, replicas
+}
+
+// Setting returns a setting as text; "" where it is not set.
+func (d Definition) Setting(name string) string {
+	if value := d.Settings[name]; value != nil {
+		return fmt.Sprint(value)
+	}
+	return ""
 }
 
 // Definitions returns the indices behind a target by their names; none where it
@@ -48,11 +56,7 @@ func (c *Client) Definitions(ctx context.Context, target string) (map[string]Def
 	}
 	definitions := map[string]Definition{}
 	for name, facts := range answer {
-		d := Definition{Name: name, Settings: map[string]string{}, Mappings: facts.Mappings, Aliases: facts.Aliases, DataStream: facts.DataStream}
-		for key, value := range facts.Settings {
-			d.Settings[key] = fmt.Sprint(value)
-		}
-		definitions[name] = d
+		definitions[name] = Definition{Name: name, Settings: facts.Settings, Mappings: facts.Mappings, Aliases: facts.Aliases, DataStream: facts.DataStream}
 	}
 	return definitions, nil
 }
@@ -89,6 +93,12 @@ func (c *Client) PutSettings(ctx context.Context, index string, settings map[str
 		request{method: http.MethodPut, path: "/" + url.PathEscape(index) + "/_settings"}, settings, nil)
 }
 
+// PutMapping adds to the mapping of an index.
+func (c *Client) PutMapping(ctx context.Context, index string, mapping any) error {
+	return c.send(ctx, "changing the mapping of "+index+" (needs the privilege manage)",
+		request{method: http.MethodPut, path: "/" + url.PathEscape(index) + "/_mapping"}, mapping, nil)
+}
+
 // BlockWrites puts a write block on an index and returns once the writes that
 // were under way have ended. PutSettings of index.blocks.write takes it away.
 func (c *Client) BlockWrites(ctx context.Context, index string) error {
@@ -98,7 +108,7 @@ func (c *Client) BlockWrites(ctx context.Context, index string) error {
 	}
 	what := "blocking writes to " + index + " (needs the privilege manage)"
 	err := c.send(ctx, what, request{method: http.MethodPut, path: "/" + url.PathEscape(index) + "/_block/write"}, nil, &answer)
-	if err == nil && !(answer.Acknowledged && answer.Shards) {
+	if err == nil && (!answer.Acknowledged || !answer.Shards) {
 		err = fmt.Errorf("elasticsearch: %s: not all shards have taken the block yet", what)
 	}
 	return err

@@ -32,7 +32,7 @@ func (r request) Do(ctx context.Context, transport esapi.Transport) (*esapi.Resp
 	} else {
 		req.Body, req.ContentLength = http.NoBody, 0
 	}
-	res, err := transport.Perform(req)
+	res, err := transport.Perform(req) //nolint:bodyclose // by who reads it
 	if err != nil {
 		return nil, err
 	}

@@ -184,6 +184,9 @@ type Doc struct {
 // GetMany reads documents in real time, in the order of their ids. A document
 // that could not be looked at is an error.
 func (c *Client) GetMany(ctx context.Context, ids []DocID) ([]Doc, error) {
+	if len(ids) == 0 {
+		return nil, nil
+	}
 	docs := make([]any, len(ids))
 	for i, id := range ids {
 		doc := map[string]any{"_index": id.Index, "_id": id.ID}

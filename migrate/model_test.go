@@ -54,8 +54,8 @@ func (s side) visible() int {
 	return s.content
 }
 
-// A world is one state of the model of a single document.
-type world struct {
+// A moment is one state of the model of a single document.
+type moment struct {
 	old, new     side
 	toOld, toNew int // next operation for each side
 	backfill     int // 0: nothing read; 1: holds a copy; 2: written, to be looked at again; 3: done
@@ -105,16 +105,16 @@ func (r rules) counterexample() string {
 
 // search tries all orders of events, breadth first.
 func (r rules) search(ops []byte, legacy, fence int) []string {
-	start := world{toNew: fence}
+	start := moment{toNew: fence}
 	if legacy > 0 {
 		start.old = side{kind: 'd', version: legacy}
 	}
 	type step struct {
-		from  world
+		from  moment
 		event string
 	}
-	seen := map[world]step{start: {}}
-	queue := []world{start}
+	seen := map[moment]step{start: {}}
+	queue := []moment{start}
 	for len(queue) > 0 {
 		w := queue[0]
 		queue = queue[1:]
@@ -126,7 +126,7 @@ func (r rules) search(ops []byte, legacy, fence int) []string {
 			slices.Reverse(trace)
 			return append(trace, fmt.Sprintf("old shows %d, new shows %d", w.old.visible(), w.new.visible()))
 		}
-		r.events(w, ops, fence, func(next world, event string) {
+		r.events(w, ops, fence, func(next moment, event string) {
 			if _, known := seen[next]; !known {
 				seen[next] = step{w, event}
 				queue = append(queue, next)
@@ -136,7 +136,7 @@ func (r rules) search(ops []byte, legacy, fence int) []string {
 	return nil
 }
 
-func (r rules) over(w world, n int) bool {
+func (r rules) over(w moment, n int) bool {
 	if w.toOld < n || w.toNew < n || w.backfill < 3 || w.stale.kind != 0 {
 		return false
 	}
@@ -162,7 +162,7 @@ func (r rules) liveOnNew(s side, op byte, version int, tombstone bool) side {
 }
 
 // events calls yield for everything that may happen next.
-func (r rules) events(w world, ops []byte, fence int, yield func(world, string)) {
+func (r rules) events(w moment, ops []byte, fence int, yield func(moment, string)) {
 	tombstones := r.tail == "tombstones" && !w.flipped
 	if w.toOld < len(ops) {
 		next, version := w, firstVersion+w.toOld
@@ -202,7 +202,7 @@ func (r rules) events(w world, ops []byte, fence int, yield func(world, string))
 	r.tailEvents(w, ops, fence, yield)
 }
 
-func (r rules) backfillEvents(w world, fence int, yield func(world, string)) {
+func (r rules) backfillEvents(w moment, fence int, yield func(moment, string)) {
 	switch {
 	case w.backfill == 0 && (r.unfenced || w.toOld >= fence):
 		next := w
@@ -253,7 +253,7 @@ func (r rules) backfillEvents(w world, fence int, yield func(world, string)) {
 	}
 }
 
-func (r rules) tailEvents(w world, ops []byte, fence int, yield func(world, string)) {
+func (r rules) tailEvents(w moment, ops []byte, fence int, yield func(moment, string)) {
 	switch r.tail {
 	case "replay":
 		if w.backfill == 3 && w.replayed < len(ops) && w.toNew == len(ops) {

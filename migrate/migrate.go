@@ -1,0 +1,192 @@
+package migrate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/sluicehq/sluice/elastic"
+	"github.com/sluicehq/sluice/partition"
+)
+
+// Group is what a job must know of the consumers.
+type Group interface {
+	// Fence says whether every source partition of every topic of the group is
+	// handled under an epoch or a later one, and where they stand.
+	Fence(ctx context.Context, epoch int64) (Fence, error)
+	// Ends returns the log ends of the group's source partitions.
+	Ends(ctx context.Context) (Offsets, error)
+	// Passed says whether the group has committed up to these offsets; behind
+	// names a source partition that has not.
+	Passed(ctx context.Context, ends Offsets) (behind string, err error)
+	// Behind says whether the group is behind by more than a time, and how far
+	// in words.
+	Behind(ctx context.Context, limit time.Duration) (over bool, lag string, err error)
+	// HighestEpoch is the highest epoch that a commit of the group carries; 0:
+	// none does.
+	HighestEpoch(ctx context.Context) (int64, error)
+	// Members counts the group's members.
+	Members(ctx context.Context) (int, error)
+}
+
+// Customers says where documents, as they lie in the index, name their
+// customer.
+type Customers struct {
+	// Of returns a document's customer; ok is false where it names none.
+	Of func(id, routing string, source []byte) (customer string, ok bool)
+	// Field is a keyword field with the same text, for counting and searching by
+	// it; "": there is none.
+	Field string
+	// Source is what Of needs of a document: a filter as in a search's _source.
+	Source any
+}
+
+// Versions says what orders the writes of a document.
+type Versions struct {
+	// Ours says whether a version was written by the consumers; nil: it cannot be
+	// told from another's.
+	Ours func(version int64) bool
+	// Problem says why documents cannot be written to two sides; "": they can.
+	Problem string
+}
+
+// Config is what a Manager works with. Logs hold neither documents nor secrets.
+type Config struct {
+	Cluster *elastic.Client
+	Control *elastic.Control
+	Tables  *partition.Store
+	Group   Group
+	// Stream is the routing table's name.
+	Stream    string
+	Customers Customers
+	Versions  Versions
+	// Tombstones says that deletes stay tombstone documents for good
+	// (documents.deletes: tombstone): nothing is swept then.
+	Tombstones bool
+	// MaxStaleness is how old a routing table a reader may use
+	// (routing.max_staleness).
+	MaxStaleness time.Duration
+	// Period is that of the lease of a job. The default is 30 s.
+	Period time.Duration
+	// Poll is how often a wait looks again. The default is 1 s.
+	Poll time.Duration
+	// Owner names this process in leases.
+	Owner string
+	Log   zerolog.Logger
+	// Probe asks an HTTP probe of the throttle; nil: http.Get.
+	Probe func(ctx context.Context, url string) error
+}
+
+// Manager carries out the verbs on jobs. Several may work at once, in several
+// processes.
+type Manager struct {
+	Config
+	store store
+}
+
+// New returns a manager.
+func New(c Config) *Manager {
+	if c.Period <= 0 {
+		c.Period = 30 * time.Second
+	}
+	if c.Poll <= 0 {
+		c.Poll = time.Second
+	}
+	return &Manager{Config: c, store: store{c.Control}}
+}
+
+// Refusal is why a verb may not be carried out now, and what would help.
+type Refusal struct {
+	Why    string `json:"why"`
+	Remedy string `json:"remedy"`
+}
+
+// RefusedError holds every reason at once.
+type RefusedError struct {
+	Verb     string
+	Refusals []Refusal
+	// Later says that the reasons pass by themselves.
+	Later bool
+}
+
+func (e *RefusedError) Error() string {
+	lines := make([]string, len(e.Refusals))
+	for i, r := range e.Refusals {
+		lines[i] = r.Why
+		if r.Remedy != "" {
+			lines[i] += ": " + r.Remedy
+		}
+	}
+	return e.Verb + " is refused: " + strings.Join(lines, "; ")
+}
+
+// table reads the stream's routing table, which must be this job's.
+func (m *Manager) table(ctx context.Context, j *Job) (partition.Stored, error) {
+	t, err := m.Tables.Load(ctx, m.Stream)
+	if err == nil && t.Job != j.Name {
+		err = fmt.Errorf("the routing table of stream %s is not that of job %s but of %q", m.Stream, j.Name, t.Job)
+	}
+	return t, err
+}
+
+// reroute changes the routing table, which must be this job's, unless the edit
+// says errSame. Conflicts are returned: nobody's change is merged.
+func (m *Manager) reroute(ctx context.Context, j *Job, edit func(*partition.Table) error) (*partition.Table, error) {
+	read, err := m.table(ctx, j)
+	if err != nil {
+		return nil, err
+	}
+	next, err := m.next(read, edit)
+	if errors.Is(err, errSame) {
+		return read.Table, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return next, m.Tables.Update(ctx, read, next)
+}
+
+func (m *Manager) next(read partition.Stored, edit func(*partition.Table) error) (*partition.Table, error) {
+	return read.Change(partition.Change{By: m.Owner, At: time.Now().UTC().Truncate(time.Millisecond), Edit: edit})
+}
+
+// awaitFence waits until the fence of an epoch has passed. told hears of the
+// laggards.
+func (m *Manager) awaitFence(ctx context.Context, epoch int64, told func(Fence)) (Fence, error) {
+	for {
+		fence, err := m.Group.Fence(ctx, epoch)
+		if err != nil {
+			return fence, err
+		}
+		if fence.Passed {
+			return fence, nil
+		}
+		if told != nil {
+			told(fence)
+		}
+		if err := sleep(ctx, m.Poll); err != nil {
+			return fence, err
+		}
+	}
+}
+
+// awaitReaders waits until no reader can use a table that was replaced before
+// this call.
+func (m *Manager) awaitReaders(ctx context.Context) error {
+	const skew = time.Second
+	return sleep(ctx, m.MaxStaleness+skew)
+}
+
+func laggards(f Fence) string {
+	const most = 5
+	names := slices.Sorted(slices.Values(f.Laggards))
+	if len(names) > most {
+		names = append(names[:most], fmt.Sprintf("and %d more", len(names)-most))
+	}
+	return strings.Join(names, ", ")
+}

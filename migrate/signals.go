@@ -1,0 +1,263 @@
+package migrate
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// gate lets so many in at once; the number may change at any time.
+type gate struct {
+	mu struct {
+		sync.Mutex
+		limit, used int
+		changed     chan struct{} // closed at the next change
+	}
+}
+
+func newGate() *gate {
+	g := &gate{}
+	g.mu.changed = make(chan struct{})
+	return g
+}
+
+func (g *gate) enter(ctx context.Context) error {
+	for {
+		g.mu.Lock()
+		if g.mu.used < g.mu.limit {
+			g.mu.used++
+			g.mu.Unlock()
+			return nil
+		}
+		changed := g.mu.changed
+		g.mu.Unlock()
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+func (g *gate) leave() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.mu.used--
+	g.wake()
+}
+
+func (g *gate) set(limit int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.mu.limit != limit {
+		g.mu.limit = limit
+		g.wake()
+	}
+}
+
+func (g *gate) wake() {
+	close(g.mu.changed)
+	g.mu.changed = make(chan struct{})
+}
+
+// gauges collect what the copy itself sees of the cluster.
+type gauges struct {
+	mu struct {
+		sync.Mutex
+		bulks, searches []time.Duration
+		rejected        int
+		usual           time.Duration
+	}
+}
+
+func newGauges() *gauges { return &gauges{} }
+
+func (g *gauges) bulk(took time.Duration, rejected int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.mu.bulks = append(g.mu.bulks, took)
+	g.mu.rejected += rejected
+}
+
+func (g *gauges) search(took time.Duration) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.mu.searches = append(g.mu.searches, took)
+}
+
+// take fills in what was seen since the last call.
+func (g *gauges) take(s *Signals) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	s.Bulks, s.Rejected, s.Usual = len(g.mu.bulks), g.mu.rejected, g.mu.usual
+	s.Bulk, s.Search = p95(g.mu.bulks), p95(g.mu.searches)
+	if s.Bulks > 0 {
+		// The baseline follows slowly, and faster down than up, so that a cluster
+		// that gets slower step by step is noticed.
+		switch {
+		case g.mu.usual == 0:
+			g.mu.usual = s.Bulk
+		case s.Bulk < g.mu.usual:
+			g.mu.usual -= (g.mu.usual - s.Bulk) / 4
+		default:
+			g.mu.usual += (s.Bulk - g.mu.usual) / 32
+		}
+	}
+	g.mu.bulks, g.mu.searches, g.mu.rejected = nil, nil, 0
+}
+
+func p95(times []time.Duration) time.Duration {
+	if len(times) == 0 {
+		return 0
+	}
+	slices.Sort(times)
+	return times[len(times)*95/100]
+}
+
+// throttle looks at the signals and sets the pace until ctx ends. It stops the
+// copy when the job has left the state.
+func (c *copyRun) throttle(ctx context.Context, stop context.CancelCauseFunc) {
+	var t Throttle
+	var last Signals
+	var asked, checked time.Time
+	counted, since := int64(0), time.Now()
+	for {
+		now := time.Now()
+		var s Signals
+		c.signals.take(&s)
+		job, err := c.m.store.load(ctx, c.job.Name)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil:
+			s.Unknown = err.Error()
+			job = c.job
+		case job.State != Backfilling:
+			stop(&MovedError{c.job.Name, job.State, []State{Backfilling}})
+			return
+		case job.Backfill.First != c.job.Backfill.First:
+			stop(errAgain)
+			return
+		default:
+			s.Paused = job.Paused
+		}
+		// The nodes are asked less often: they answer with a lot.
+		if now.Sub(asked) >= 5*c.m.Poll {
+			asked = now
+			c.m.ask(ctx, job, &last)
+		}
+		s.Queue, s.Pressure, s.Disk, s.Flood, s.Red = last.Queue, last.Pressure, last.Disk, last.Flood, last.Red
+		if s.Unknown == "" {
+			s.Unknown = last.Unknown
+		}
+		over, lag, err := c.m.Group.Behind(ctx, job.Throttle.Lag)
+		if s.LagOver, s.Lag = over, lag; err != nil && s.Unknown == "" {
+			s.Unknown = "live lag: " + err.Error()
+		}
+		if job.Throttle.Probe != "" {
+			if err := c.m.probe(ctx, job.Throttle.Probe); err != nil {
+				s.Probe = err.Error()
+			}
+		}
+		if now.Sub(checked) >= checkEvery {
+			checked = now
+			if err := c.m.followMapping(ctx, job); err != nil {
+				s.Unknown = err.Error()
+			}
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		t = t.Next(now, s, job.Throttle)
+		c.gate.set(t.Concurrency)
+		c.mu.Lock()
+		c.mu.size = t.BulkBytes
+		copied, trouble := c.mu.copied, c.mu.trouble
+		c.mu.Unlock()
+		p := Progress{Concurrency: t.Concurrency, Max: job.Throttle.Concurrency, Reason: t.Reason}
+		if p.Reason == "" {
+			p.Reason = trouble
+		}
+		if spent := now.Sub(since); spent >= 10*time.Second || spent > 0 && counted == 0 {
+			p.Rate = float64(copied-counted) / spent.Seconds()
+			counted, since = copied, now
+			c.report(p, true)
+		} else {
+			c.report(p, false)
+		}
+		if sleep(ctx, c.m.Poll) != nil {
+			return
+		}
+	}
+}
+
+// ask asks the cluster for its load. What cannot be asked is said in Unknown.
+func (m *Manager) ask(ctx context.Context, j *Job, s *Signals) {
+	*s = Signals{}
+	health, err := m.Cluster.Health(ctx, append(j.indices(), j.Source)...)
+	if err != nil {
+		s.Unknown = err.Error()
+		return
+	}
+	s.Red = health.Status == "red"
+	nodes, err := m.Cluster.Nodes(ctx)
+	if err != nil {
+		s.Unknown = err.Error()
+		return
+	}
+	for _, n := range nodes {
+		s.Queue = max(s.Queue, n.WriteQueue)
+		if n.Pressed > 0 {
+			s.Pressure = max(s.Pressure, float64(n.PressureUsed)/float64(n.Pressed))
+		}
+		if n.DiskTotal > 0 {
+			used := 100 * (1 - float64(n.DiskFree)/float64(n.DiskTotal))
+			s.Disk = max(s.Disk, used)
+			s.Flood = s.Flood || used >= floodStage
+		}
+	}
+}
+
+// floodStage is where Elasticsearch blocks writes by default, in percent.
+const floodStage = 95
+
+func (m *Manager) probe(ctx context.Context, url string) error {
+	if m.Probe != nil {
+		return m.Probe(ctx, url)
+	}
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	if err != nil {
+		return err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return fmt.Errorf("no answer")
+	}
+	_ = resp.Body.Close() // only the status is looked at
+	if resp.StatusCode >= 300 {
+		return fmt.Errorf("answered %d", resp.StatusCode)
+	}
+	return nil
+}
+
+// watermark reads a disk watermark, in percent used or bytes free.
+func watermark(text string) (percent float64, free int64, ok bool) {
+	if number, found := strings.CutSuffix(text, "%"); found {
+		p, err := strconv.ParseFloat(number, 64)
+		return p, 0, err == nil
+	}
+	for suffix, unit := range map[string]int64{"kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30, "tb": 1 << 40} {
+		if number, found := strings.CutSuffix(strings.ToLower(text), suffix); found {
+			n, err := strconv.ParseFloat(number, 64)
+			return 0, int64(n * float64(unit)), err == nil
+		}
+	}
+	return 0, 0, false
+}

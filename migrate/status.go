@@ -1,0 +1,180 @@
+package migrate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/sluicehq/sluice/elastic"
+	"github.com/sluicehq/sluice/partition"
+)
+
+// Status is a job as people want to see it.
+type Status struct {
+	*Job
+	Owner    string         `json:"owner,omitempty"` // who works on it
+	Progress Progress       `json:"progress"`
+	Seen     int64          `json:"seen"`
+	Written  int64          `json:"written"`
+	Newer    int64          `json:"superseded"`
+	Failed   int64          `json:"failed"`
+	Items    int            `json:"items_done"`
+	Epoch    int64          `json:"epoch"`
+	Mode     partition.Mode `json:"write"`
+	Read     partition.Read `json:"read"`
+	Dirty    int            `json:"dirty"`
+	Next     string         `json:"next"` // the command that leads on
+}
+
+// Jobs lists the names of all jobs that are recorded.
+func (m *Manager) Jobs(ctx context.Context) ([]string, error) { return m.store.jobs(ctx) }
+
+// Status reads a job.
+func (m *Manager) Status(ctx context.Context, name string) (*Status, error) {
+	j, err := m.store.load(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	s := &Status{Job: j, Next: j.next()}
+	var l leaseDoc
+	switch _, _, err := m.Control.Get(ctx, leaseID(name), &l); {
+	case err == nil:
+		if s.Owner = l.Owner; s.Owner != "" {
+			s.Progress = l.Progress
+		}
+	case !errors.Is(err, elastic.ErrNotFound):
+		return nil, err
+	}
+	items, err := m.store.items(ctx, j)
+	if err != nil {
+		return nil, err
+	}
+	for _, item := range items {
+		s.Seen, s.Written, s.Newer, s.Failed = s.Seen+item.Seen, s.Written+item.Written, s.Newer+item.Superseded, s.Failed+item.Failed
+		if item.Done {
+			s.Items++
+		}
+	}
+	switch table, err := m.Tables.Load(ctx, m.Stream); {
+	case err == nil:
+		s.Epoch, s.Mode, s.Read = table.Epoch, table.Write, table.Read
+	case !errors.Is(err, partition.ErrNotFound):
+		return nil, err
+	}
+	if j.State == Dual && !j.Fence.Passed {
+		if s.Fence, err = m.Group.Fence(ctx, j.Fence.Epoch); err != nil {
+			return nil, err
+		}
+	}
+	if !j.over() {
+		dirty, err := m.Control.List(ctx, dirtyPrefix(name), false)
+		if err != nil {
+			return nil, err
+		}
+		s.Dirty = len(dirty)
+	}
+	return s, nil
+}
+
+// Failures reads the documents that could not be copied.
+func (m *Manager) Failures(ctx context.Context, name string) ([]Failure, error) {
+	all, err := m.store.failures(ctx, name)
+	failures := make([]Failure, 0, len(all))
+	for _, f := range all {
+		failures = append(failures, f)
+	}
+	return failures, err
+}
+
+// Events reads a job's audit log from a number on; the first is 1.
+func (m *Manager) Events(ctx context.Context, name string, from int) ([]Event, error) {
+	return m.store.events(ctx, name, from)
+}
+
+// Line is the status in one line.
+func (s *Status) Line() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s %s", s.Name, s.State)
+	if s.Backfill.Count > 0 {
+		share := 100.0
+		if s.State == Backfilling && s.Backfill.Total > 0 {
+			share = min(99.9, 100*float64(s.Seen)/float64(s.Backfill.Total))
+		}
+		fmt.Fprintf(&b, " %.1f%% %s/%s docs", share, amount(float64(s.Seen)), amount(float64(s.Backfill.Total)))
+	}
+	if s.Failed > 0 {
+		fmt.Fprintf(&b, " %d failed", s.Failed)
+	}
+	if s.State == Backfilling {
+		fmt.Fprintf(&b, " %s/s", amount(s.Progress.Rate))
+		if left := s.Backfill.Total - s.Seen; left > 0 && s.Progress.Rate > 0 {
+			fmt.Fprintf(&b, " eta %s", eta(time.Duration(float64(left)/s.Progress.Rate*float64(time.Second))))
+		}
+		fmt.Fprintf(&b, " conc %d/%d", s.Progress.Concurrency, s.Throttle.Concurrency)
+	}
+	switch {
+	case s.Paused != "":
+		fmt.Fprintf(&b, " paused: %s", s.Paused)
+	case working(s.State) && s.Owner == "":
+		b.WriteString(" nobody works on it (sluice migrate run)")
+	case s.Progress.Reason != "" && s.State == Backfilling:
+		fmt.Fprintf(&b, " throttled: %s", s.Progress.Reason)
+	}
+	fmt.Fprintf(&b, " epoch %d", s.Epoch)
+	switch {
+	case s.Fence.Epoch == 0:
+		b.WriteString(" fence -")
+	case s.Fence.Passed:
+		b.WriteString(" fence ok")
+	default:
+		fmt.Fprintf(&b, " fence waits for %s", laggards(s.Fence))
+	}
+	switch {
+	case s.Verified == nil:
+		b.WriteString(" verify -")
+	case s.Verified.Stale != "":
+		b.WriteString(" verify stale")
+	case s.Verified.Clean():
+		b.WriteString(" verify clean")
+	default:
+		b.WriteString(" verify differs")
+	}
+	if s.Read.AnyNew() {
+		fmt.Fprintf(&b, " cut %.4g%%", float64(s.Read.Percent)/100)
+		if len(s.Read.Allow) > 0 {
+			fmt.Fprintf(&b, "+%d", len(s.Read.Allow))
+		}
+		if len(s.Read.Deny) > 0 {
+			fmt.Fprintf(&b, "-%d", len(s.Read.Deny))
+		}
+	}
+	if s.Dirty > 0 {
+		fmt.Fprintf(&b, " %d customers dirty", s.Dirty)
+	}
+	return b.String()
+}
+
+// amount writes a number with three digits.
+func amount(n float64) string {
+	for _, unit := range []struct {
+		size   float64
+		suffix string
+	}{{1e9, "G"}, {1e6, "M"}, {1e3, "k"}} {
+		if n >= unit.size {
+			return fmt.Sprintf("%.3g%s", n/unit.size, unit.suffix)
+		}
+	}
+	return fmt.Sprintf("%.0f", n)
+}
+
+func eta(d time.Duration) string {
+	switch {
+	case d >= time.Hour:
+		return fmt.Sprintf("%dh%02dm", int(d.Hours()), int(d.Minutes())%60)
+	case d >= time.Minute:
+		return fmt.Sprintf("%dm%02ds", int(d.Minutes()), int(d.Seconds())%60)
+	}
+	return fmt.Sprintf("%ds", int(d.Seconds()))
+}

@@ -1,0 +1,792 @@
+package migrate
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+
+	"github.com/sluicehq/sluice/elastic"
+	"github.com/sluicehq/sluice/partition"
+)
+
+// Level is how much is compared; each compares all that the one before does.
+type Level string
+
+// The levels.
+const (
+	L0 Level = "L0" // how many documents each customer has
+	L1 Level = "L1" // a digest of the ids and versions of each
+	L2 Level = "L2" // the contents of a sample too, or of all
+)
+
+// Check says what is verified.
+type Check struct {
+	Level    Level
+	Full     bool   // of L2: the contents of all documents
+	Customer string // only this one; "": all
+	Repair   bool   // mend what differs
+	// Authority is which side is right where the content differs, or where
+	// something is on the new side only: old or new. "": old before a customer's
+	// cut-over, new after it; then nothing is deleted.
+	Authority string
+	Ignore    []string // fields at the top of documents that may differ
+}
+
+// Classes of differences.
+const (
+	missingOnNew   = "missing_on_new"
+	extraOnNew     = "extra_on_new"
+	newOlder       = "new_older"
+	oldOlder       = "old_older"
+	contentDiffers = "content_differs"
+	duplicateInOld = "duplicate_id_in_old"
+)
+
+// Report is what a verification found.
+type Report struct {
+	ID      string        `json:"id"`
+	Level   Level         `json:"level"`
+	Full    bool          `json:"full,omitempty"`
+	Only    string        `json:"only,omitempty"` // the one customer that was looked at
+	At      time.Time     `json:"at"`
+	Took    time.Duration `json:"took"`
+	Epoch   int64         `json:"epoch"`
+	Offsets Offsets       `json:"offsets,omitempty"` // log ends when it began
+
+	Customers int   `json:"customers"`
+	Old       int64 `json:"old"`     // documents that were looked at
+	New       int64 `json:"new"`     // on each side
+	Sampled   int64 `json:"sampled"` // whose contents were compared
+	Settled   int64 `json:"settled"` // that differed at first sight only
+	// Unsettled are documents that changed each time they were looked at.
+	Unsettled int64               `json:"unsettled"`
+	Classes   map[string]int64    `json:"classes,omitempty"`
+	Samples   map[string][]string `json:"samples,omitempty"` // CUSTOMER/ID
+	// Foreign are documents of the legacy index that somebody else wrote since the
+	// fence.
+	Foreign  int64    `json:"foreign"`
+	Bad      []string `json:"bad,omitempty"` // customers with differences
+	BadMore  bool     `json:"bad_more,omitempty"`
+	Repaired int64    `json:"repaired"`
+	Stale    string   `json:"stale,omitempty"` // why it holds no longer
+}
+
+// Clean says that nothing differs.
+func (r *Report) Clean() bool {
+	return len(r.Classes) == 0 && r.Unsettled == 0 && r.Foreign == 0 && len(r.Bad) == 0
+}
+
+const (
+	samplesPerClass = 10
+	mostBad         = 100
+	// mostDifferences is how many documents are looked at one by one: with more,
+	// the sides do not belong together.
+	mostDifferences = 500_000
+	mostSampled     = 20_000
+	settleTries     = 5
+)
+
+// Verify compares both sides and keeps the report in the job.
+func (m *Manager) Verify(ctx context.Context, r Request, check Check, told func(string)) (*Report, Result, error) {
+	var report *Report
+	result, err := m.do(ctx, r, "verify", func(ctx context.Context, j *Job) (*step, error) {
+		s := &step{}
+		if !s.needs(j, Synced, Cutover) {
+			return s, nil
+		}
+		over, lag, err := m.Group.Behind(ctx, max(time.Minute, j.Throttle.Lag))
+		if err != nil {
+			return nil, err
+		}
+		if over {
+			s.later = true
+			s.refuse("wait until the consumers have caught up", "the live lag is %s: differences would not settle", lag)
+		}
+		if check.Repair && check.Level == L0 {
+			s.refuse("repeat with --level L1 or L2", "L0 knows no documents that could be mended")
+		}
+		s.does("compare %s with %d indices, level %s", j.Source, len(j.Targets), check.Level)
+		s.act = func(ctx context.Context) error {
+			v := &verification{Manager: m, job: j, check: check, told: told}
+			var err error
+			report, err = v.run(ctx)
+			if err != nil {
+				return err
+			}
+			if check.Customer != "" {
+				return nil // it says nothing of the others
+			}
+			_, err = m.store.move(ctx, j.Name, j.State, func(j *Job) { j.Verified = report }, j.State)
+			return err
+		}
+		return s, nil
+	})
+	return report, result, err
+}
+
+// verification is one run.
+type verification struct {
+	*Manager
+	job    *Job
+	check  Check
+	told   func(string)
+	table  *partition.Table
+	router *partition.Router
+	report *Report
+	info   elastic.Info
+	large  map[string]bool
+	dirty  []mark // customers that have a dirty mark as it was at the beginning
+
+	mu     sync.Mutex
+	sample map[string]place // by id
+	share  uint64           // ids whose hash is below it are sampled
+}
+
+type mark struct {
+	customer    string
+	seqNo, term int64
+}
+
+// place is a document of the new side, or where one should be.
+type place struct{ customer, index, id, routing string }
+
+func (v *verification) tell(format string, args ...any) {
+	if v.told != nil {
+		v.told(fmt.Sprintf(format, args...))
+	}
+}
+
+func (v *verification) run(ctx context.Context) (*Report, error) {
+	table, err := v.Manager.table(ctx, v.job)
+	if err != nil {
+		return nil, err
+	}
+	began := time.Now()
+	v.table, v.router = table.Table, partition.NewRouter(table.Table, partition.CacheOptions{})
+	v.report = &Report{
+		ID: began.UTC().Format("20060102T150405.000"), Level: v.check.Level, Full: v.check.Full, Only: v.check.Customer,
+		At: began.UTC().Truncate(time.Millisecond), Epoch: table.Epoch, Classes: map[string]int64{}, Samples: map[string][]string{},
+	}
+	v.large = map[string]bool{}
+	for _, customer := range v.job.Large {
+		v.large[customer] = true
+	}
+	if v.info, err = v.Cluster.Info(ctx); err != nil {
+		return nil, err
+	}
+	if v.report.Offsets, err = v.Group.Ends(ctx); err != nil {
+		return nil, err
+	}
+	if err := v.readMarks(ctx); err != nil {
+		return nil, err
+	}
+	if err := v.refresh(ctx); err != nil {
+		return nil, err
+	}
+	suspects, err := v.suspects(ctx)
+	if err != nil {
+		return nil, err
+	}
+	bad, err := v.settle(ctx, suspects)
+	if err != nil {
+		return nil, err
+	}
+	if v.check.Repair {
+		if bad, err = v.repair(ctx, bad); err != nil {
+			return nil, err
+		}
+	}
+	for _, d := range bad {
+		v.count(d)
+	}
+	slices.Sort(v.report.Bad)
+	v.report.Bad = slices.Compact(v.report.Bad)
+	if len(v.report.Bad) > mostBad {
+		v.report.Bad, v.report.BadMore = v.report.Bad[:mostBad], true
+	}
+	if v.report.Repaired > 0 {
+		v.report.Stale = fmt.Sprintf("%d documents were repaired after it", v.report.Repaired)
+	}
+	v.report.Took = time.Since(began).Round(time.Millisecond)
+	if v.check.Repair {
+		return v.report, v.clearMarks(ctx, bad)
+	}
+	return v.report, nil
+}
+
+func (v *verification) refresh(ctx context.Context) error {
+	for _, index := range append(v.job.indices(), v.job.Source) {
+		if err := v.Cluster.Refresh(ctx, index); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// query restricts a scan to what counts.
+func (v *verification) query(customers []string) any {
+	filter := []any{alive()}
+	if v.check.Customer != "" {
+		customers = []string{v.check.Customer}
+	}
+	const most = 1000 // of terms in one query, well under the server's limit
+	if v.Customers.Field != "" && len(customers) > 0 && len(customers) <= most {
+		filter = append(filter, map[string]any{"terms": map[string]any{v.Customers.Field: customers}})
+	}
+	return map[string]any{"bool": map[string]any{"filter": filter}}
+}
+
+// suspects returns the documents of both sides that may differ.
+func (v *verification) suspects(ctx context.Context) (map[place]*difference, error) {
+	if v.check.Level == L0 && v.Customers.Field != "" {
+		return v.suspectCounts(ctx)
+	}
+	old, err := v.digests(ctx, true)
+	if err != nil {
+		return nil, err
+	}
+	renewed, err := v.digests(ctx, false)
+	if err != nil {
+		return nil, err
+	}
+	customers := map[string]bool{}
+	differ := map[digestKey]bool{}
+	for _, sides := range [][2]map[digestKey]*sum{{old, renewed}, {renewed, old}} {
+		for key, have := range sides[0] {
+			customers[key.customer] = true
+			other := sides[1][key]
+			if other == nil || *other != *have && (v.check.Level != L0 || other.count != have.count) {
+				differ[key] = true
+			}
+		}
+	}
+	v.report.Customers = len(customers)
+	found, err := v.collect(ctx, differ)
+	if err != nil {
+		return nil, err
+	}
+	if v.check.Level == L2 && !v.check.Full {
+		for _, p := range v.sample {
+			if found[p] == nil {
+				found[p] = &difference{place: p, content: true}
+			}
+		}
+		v.report.Sampled = int64(len(v.sample))
+	}
+	return found, nil
+}
+
+// suspectCounts compares the numbers of documents by customer, and names the
+// documents of those that differ.
+func (v *verification) suspectCounts(ctx context.Context) (map[place]*difference, error) {
+	old, err := v.counts(ctx, v.job.Source)
+	if err != nil {
+		return nil, err
+	}
+	renewed := map[string]int64{}
+	for _, t := range v.job.Targets {
+		counts, err := v.counts(ctx, t.Index)
+		if err != nil {
+			return nil, err
+		}
+		for customer, n := range counts {
+			renewed[customer] += n
+		}
+	}
+	differ := map[digestKey]bool{}
+	for customer := range maps.Keys(old) {
+		v.report.Old += old[customer]
+		if old[customer] != renewed[customer] {
+			v.differs(differ, customer)
+		}
+	}
+	for customer, n := range renewed {
+		v.report.New += n
+		if _, known := old[customer]; !known {
+			v.differs(differ, customer)
+		}
+	}
+	v.report.Customers = len(old)
+	return v.collect(ctx, differ)
+}
+
+func (v *verification) differs(differ map[digestKey]bool, customer string) {
+	if !v.large[customer] {
+		differ[digestKey{customer: customer}] = true
+		return
+	}
+	for bucket := range bucketCount {
+		differ[digestKey{customer, bucket}] = true
+	}
+}
+
+func (v *verification) counts(ctx context.Context, index string) (map[string]int64, error) {
+	all := map[string]int64{}
+	for after := ""; ; {
+		counts, next, err := v.Cluster.Terms(ctx, index, v.Customers.Field, after, v.query(nil))
+		if err != nil {
+			return nil, err
+		}
+		maps.Copy(all, counts)
+		if after = next; next == "" {
+			return all, nil
+		}
+	}
+}
+
+func (v *verification) key(customer, id string) digestKey {
+	if v.large[customer] {
+		return digestKey{customer, bucketOf(id)}
+	}
+	return digestKey{customer: customer}
+}
+
+// content returns the hash of a document's content where all are compared.
+func (v *verification) content(hit *elastic.Hit) (uint64, error) {
+	if v.check.Level != L2 || !v.check.Full {
+		return 0, nil
+	}
+	return contentHash(hit.Source, v.check.Ignore)
+}
+
+// digests sums one side up by customer.
+func (v *verification) digests(ctx context.Context, old bool) (map[digestKey]*sum, error) {
+	sums := map[digestKey]*sum{}
+	v.sample, v.share = map[string]place{}, ^uint64(0)/100
+	if v.check.Customer != "" {
+		v.share = ^uint64(0) // all of a customer that is looked at alone
+	}
+	err := v.scan(ctx, old, nil, func(customer string, hit *elastic.Hit) error {
+		content, err := v.content(hit)
+		if err != nil {
+			return fmt.Errorf("%s/%s: %w", hit.Index, hit.ID, err)
+		}
+		key := v.key(customer, hit.ID)
+		if sums[key] == nil {
+			sums[key] = &sum{}
+		}
+		sums[key].add(hit.ID, hit.Version, content)
+		if old {
+			v.report.Old++
+		} else {
+			v.report.New++
+			v.take(customer, hit)
+		}
+		return nil
+	})
+	return sums, err
+}
+
+// take adds a document to the sample: those with the lowest hashes, 1 % of all
+// and no more than fit.
+func (v *verification) take(customer string, hit *elastic.Hit) {
+	if v.check.Level != L2 || v.check.Full || xxhash.Sum64String(hit.ID) > v.share {
+		return
+	}
+	v.sample[hit.ID] = place{customer, hit.Index, hit.ID, hit.Routing}
+	if len(v.sample) > mostSampled {
+		v.share /= 2
+		maps.DeleteFunc(v.sample, func(id string, _ place) bool { return xxhash.Sum64String(id) > v.share })
+	}
+}
+
+// scan visits every live document of one side, one at a time.
+func (v *verification) scan(ctx context.Context, old bool, customers []string, visit func(customer string, hit *elastic.Hit) error) error {
+	indices := v.job.indices()
+	if old {
+		indices = []string{v.job.Source}
+	}
+	source := v.Customers.Source
+	if v.check.Level == L2 && v.check.Full {
+		source = true
+	}
+	visited := func(shard int, hits []elastic.Hit) error {
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		for i := range hits {
+			hit := &hits[i]
+			if old && v.foreign(shard, hit) {
+				v.report.Foreign++
+			}
+			customer, ok := v.Customers.Of(hit.ID, hit.Routing, hit.Source)
+			if !ok {
+				if old && !slices.Contains(v.job.Waived, "*") && !slices.Contains(v.job.Waived, hit.ID) {
+					return fmt.Errorf("document %q of %s names no customer", hit.ID, hit.Index)
+				}
+				continue
+			}
+			if v.check.Customer != "" && customer != v.check.Customer {
+				continue
+			}
+			if err := visit(customer, hit); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	work := make(chan func() error)
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	var workers sync.WaitGroup
+	for range 4 {
+		workers.Go(func() {
+			for job := range work {
+				if err := job(); err != nil {
+					stop(err)
+				}
+			}
+		})
+	}
+	err := v.parts(ctx, indices, source, v.query(customers), visited, work)
+	close(work)
+	workers.Wait()
+	if err == nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	return err
+}
+
+// parts hands out the shards of indices to be read.
+func (v *verification) parts(ctx context.Context, indices []string, source, query any, visited func(int, []elastic.Hit) error, work chan<- func() error) error {
+	for _, index := range indices {
+		stats, err := v.Cluster.IndexStats(ctx, index)
+		if err != nil {
+			return err
+		}
+		s := newScanner(v.Cluster, v.info.Flavour, index, source, query)
+		if stats.MaxSeqNo == nil {
+			if err := v.readPIT(ctx, s, visited); err != nil {
+				return err
+			}
+			continue
+		}
+		for shard, end := range stats.MaxSeqNo {
+			read := func() error {
+				for cursor := int64(-1); cursor < end; {
+					hits, next, err := s.page(ctx, shard, cursor, end)
+					if err != nil {
+						return err
+					}
+					if err := visited(shard, hits); err != nil {
+						return err
+					}
+					cursor = next
+				}
+				return nil
+			}
+			select {
+			case work <- read:
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		}
+	}
+	return nil
+}
+
+func (v *verification) readPIT(ctx context.Context, s *scanner, visited func(int, []elastic.Hit) error) error {
+	pit, err := v.Cluster.OpenPIT(ctx, s.index, pitKeepAlive, v.info.Flavour)
+	if err != nil {
+		return err
+	}
+	for after := ""; ; {
+		hits, next, err := s.slice(ctx, pit, 0, 1, after)
+		if err != nil || next == "" {
+			return err
+		}
+		if err := visited(0, hits); err != nil {
+			return err
+		}
+		after = next
+	}
+}
+
+// foreign says whether somebody else has written a document since the fence.
+func (v *verification) foreign(shard int, hit *elastic.Hit) bool {
+	bounds := v.job.Backfill.MaxSeqNo
+	return v.Versions.Ours != nil && shard < len(bounds) && hit.SeqNo > bounds[shard] && !v.Versions.Ours(hit.Version)
+}
+
+// sight is a document as it was seen once on each side.
+type sight struct {
+	old, renewed int64 // versions; 0 also for none
+	hasOld       bool
+	hasNew       bool
+	oldContent   uint64
+	newContent   uint64
+}
+
+// difference is a document that may differ.
+type difference struct {
+	place
+	content bool // the contents are compared too
+	copies  int  // how often it is in the legacy index
+	sight   sight
+	class   string
+}
+
+// collect names the documents of customers or buckets that differ.
+func (v *verification) collect(ctx context.Context, differ map[digestKey]bool) (map[place]*difference, error) {
+	found := map[place]*difference{}
+	if len(differ) == 0 {
+		return found, nil
+	}
+	var customers []string
+	for key := range differ {
+		customers = append(customers, key.customer)
+	}
+	slices.Sort(customers)
+	customers = slices.Compact(customers)
+	v.tell("%d customers differ at first sight", len(customers))
+	type seen struct {
+		version int64
+		content uint64
+	}
+	old := map[place]seen{}
+	twice := map[string]int{} // of the legacy index, by id
+	foreign := v.report.Foreign
+	add := func(p place) (*difference, error) {
+		if found[p] == nil {
+			if len(found) >= mostDifferences {
+				return nil, fmt.Errorf("more than %d documents differ: the sides do not belong together", mostDifferences)
+			}
+			found[p] = &difference{place: p, content: v.check.Full}
+		}
+		return found[p], nil
+	}
+	err := v.scan(ctx, true, customers, func(customer string, hit *elastic.Hit) error {
+		if !differ[v.key(customer, hit.ID)] {
+			return nil
+		}
+		content, err := v.content(hit)
+		p := place{customer, v.router.Route([]byte(customer)).New, hit.ID, hit.Routing}
+		old[p] = seen{hit.Version, content}
+		twice[hit.ID]++
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	err = v.scan(ctx, false, customers, func(customer string, hit *elastic.Hit) error {
+		if !differ[v.key(customer, hit.ID)] {
+			return nil
+		}
+		content, err := v.content(hit)
+		if err != nil {
+			return err
+		}
+		p := place{customer, hit.Index, hit.ID, hit.Routing}
+		if have, ok := old[p]; ok && have == (seen{hit.Version, content}) {
+			delete(old, p)
+			return nil
+		}
+		_, err = add(p)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	for p := range old {
+		d, err := add(p)
+		if err != nil {
+			return nil, err
+		}
+		d.copies = twice[p.id]
+	}
+	v.report.Foreign = foreign // they were counted by the first scan
+	return found, nil
+}
+
+// look reads documents on both sides in real time.
+func (v *verification) look(ctx context.Context, differences []*difference) ([]sight, error) {
+	sights := make([]sight, 0, len(differences))
+	for page := range slices.Chunk(differences, 500) {
+		ids := make([]elastic.DocID, 0, 2*len(page))
+		for _, d := range page {
+			ids = append(ids, elastic.DocID{Index: v.job.Source, ID: d.id, Routing: d.routing}, elastic.DocID{Index: d.index, ID: d.id, Routing: d.routing})
+		}
+		docs, err := v.Cluster.GetMany(ctx, ids)
+		if err != nil {
+			return nil, err
+		}
+		for i, d := range page {
+			s, err := v.see(d, docs[2*i], docs[2*i+1])
+			if err != nil {
+				return nil, err
+			}
+			sights = append(sights, s)
+		}
+	}
+	return sights, nil
+}
+
+// see compares one document. What the legacy index holds belongs into the
+// partition of the customer that it names now: anywhere else it should not be.
+func (v *verification) see(d *difference, old, renewed elastic.Doc) (s sight, err error) {
+	if s.hasOld = old.Found && !dead(old.Source); s.hasOld {
+		customer, ok := v.Customers.Of(d.id, old.Routing, old.Source)
+		s.hasOld = ok && v.router.Route([]byte(customer)).New == d.index
+	}
+	if s.hasOld {
+		s.old = old.Version
+	}
+	if s.hasNew = renewed.Found && !dead(renewed.Source); s.hasNew {
+		s.renewed = renewed.Version
+	}
+	if d.content && s.hasOld && s.hasNew {
+		if s.oldContent, err = contentHash(old.Source, v.check.Ignore); err == nil {
+			s.newContent, err = contentHash(renewed.Source, v.check.Ignore)
+		}
+	}
+	return s, err
+}
+
+// dead says whether a document stands for a deletion.
+func dead(source []byte) bool { return tombstoneSource(source) }
+
+func (s sight) equal() bool {
+	return s.hasOld == s.hasNew && s.old == s.renewed && s.oldContent == s.newContent
+}
+
+func (s sight) class() string {
+	switch {
+	case !s.hasNew:
+		return missingOnNew
+	case !s.hasOld:
+		return extraOnNew
+	case s.renewed < s.old:
+		return newOlder
+	case s.renewed > s.old:
+		return oldOlder
+	}
+	return contentDiffers
+}
+
+// settle tells what differs from what was only on its way: a difference counts
+// if it is the same after the consumers have passed the log end of its first
+// sight. What changes each time is left as unsettled.
+func (v *verification) settle(ctx context.Context, suspects map[place]*difference) ([]*difference, error) {
+	open := slices.Collect(maps.Values(suspects))
+	slices.SortFunc(open, func(a, b *difference) int { return cmp.Or(compare(a.customer, b.customer), compare(a.id, b.id)) })
+	if len(open) == 0 {
+		return nil, nil
+	}
+	sights, err := v.look(ctx, open)
+	if err != nil {
+		return nil, err
+	}
+	var bad []*difference
+	for try := 0; ; try++ {
+		var still []*difference
+		for i, d := range open {
+			if sights[i].equal() {
+				if v.suspected(d, try) {
+					v.report.Settled++
+				}
+				continue
+			}
+			if try > 0 && d.sight == sights[i] {
+				d.class = sights[i].class()
+				if d.copies > 1 {
+					d.class = duplicateInOld
+				}
+				bad = append(bad, d)
+				continue
+			}
+			d.sight = sights[i]
+			still = append(still, d)
+		}
+		open = still
+		if len(open) == 0 {
+			return bad, nil
+		}
+		if try == settleTries {
+			for _, d := range open {
+				v.report.Unsettled++
+				v.report.Bad = append(v.report.Bad, d.customer)
+			}
+			return bad, nil
+		}
+		v.tell("%d documents differ; waiting for the consumers to pass the log end of now", len(open))
+		if err := v.awaitEnds(ctx); err != nil {
+			return nil, err
+		}
+		if sights, err = v.look(ctx, open); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// suspected says whether a document that is equal now had differed: one of the
+// sample has not.
+func (v *verification) suspected(d *difference, try int) bool {
+	return try > 0 || v.sample[d.id] != d.place
+}
+
+// awaitEnds waits until the group has committed up to the log ends of now.
+func (v *verification) awaitEnds(ctx context.Context) error {
+	ends, err := v.Group.Ends(ctx)
+	if err != nil {
+		return err
+	}
+	for {
+		behind, err := v.Group.Passed(ctx, ends)
+		if err != nil || behind == "" {
+			return err
+		}
+		if err := sleep(ctx, v.Poll); err != nil {
+			return err
+		}
+	}
+}
+
+func (v *verification) count(d *difference) {
+	v.report.Classes[d.class]++
+	if len(v.report.Samples[d.class]) < samplesPerClass {
+		v.report.Samples[d.class] = append(v.report.Samples[d.class], d.customer+"/"+d.id)
+	}
+	v.report.Bad = append(v.report.Bad, d.customer)
+}
+
+// readMarks notes the dirty marks as they are before anything is looked at: one
+// that is written later stays.
+func (v *verification) readMarks(ctx context.Context) error {
+	customers, err := v.store.dirty(ctx, v.job.Name)
+	if err != nil {
+		return err
+	}
+	for _, customer := range customers {
+		var any struct{}
+		seqNo, term, err := v.Control.Get(ctx, dirtyID(v.job.Name, customer), &any)
+		if errors.Is(err, elastic.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		v.dirty = append(v.dirty, mark{customer, seqNo, term})
+	}
+	return nil
+}
+
+// clearMarks takes the marks away of customers that were found equal.
+func (v *verification) clearMarks(ctx context.Context, bad []*difference) error {
+	for _, mark := range v.dirty {
+		if v.check.Customer != "" && mark.customer != v.check.Customer || slices.Contains(v.report.Bad, mark.customer) ||
+			v.report.BadMore || slices.ContainsFunc(bad, func(d *difference) bool { return d.customer == mark.customer }) {
+			continue
+		}
+		err := v.Control.Delete(ctx, dirtyID(v.job.Name, mark.customer), mark.seqNo, mark.term)
+		if err != nil && !errors.Is(err, elastic.ErrConflict) && !errors.Is(err, elastic.ErrNotFound) {
+			return err
+		}
+	}
+	return nil
+}
