@@ -22,24 +22,15 @@ type Plan struct {
 	Source string    `json:"source"`
 	At     time.Time `json:"at"`
 	// Docs and Bytes are what the source held.
-	Docs       int64             `json:"docs"`
-	Bytes      int64             `json:"bytes"`
-	Partitions []PlannedIndex    `json:"partitions"`
-	Slots      int               `json:"slots"`
-	SlotMap    []string          `json:"slot_map"` // the partition of each slot
-	Overrides  map[string]string `json:"overrides,omitempty"`
+	Docs  int64 `json:"docs"`
+	Bytes int64 `json:"bytes"`
 	// Large are customers with so many documents that a difference must be
 	// narrowed before their ids are fetched.
 	Large []string `json:"large,omitempty"`
+	// Layout says which customer goes where.
+	Layout *partition.Plan `json:"layout"`
 	// Hash is over all of the above: a plan that was edited is another plan.
 	Hash string `json:"hash"`
-}
-
-// PlannedIndex is one index of a plan.
-type PlannedIndex struct {
-	Name     string `json:"name"` // of the partition
-	Shards   int    `json:"shards"`
-	Replicas int    `json:"replicas"`
 }
 
 // Seal fills in the hash.
@@ -111,22 +102,24 @@ func (m *Manager) draft(ctx context.Context, s *step, name string, p Plan) (*Job
 		s.refuse("name it with --job", "%s", problem)
 		return nil, nil
 	}
-	if p.Schema != schema || !p.sealed() {
+	if p.Schema != schema || p.Layout == nil || !p.sealed() {
 		s.refuse(replan, "the plan was changed by hand, or is of another version")
 		return nil, nil
+	}
+	for _, finding := range p.Layout.Findings {
+		if finding.Refused {
+			s.refuse(replan, "%s", finding.Text)
+		}
 	}
 	if p.Stream != m.Stream {
 		s.refuse(replan, "the plan is for stream %s and routing.stream is %s", p.Stream, m.Stream)
 	}
 	now := time.Now().UTC().Truncate(time.Millisecond)
 	job := &Job{
-		Schema: schema, Name: name, Stream: m.Stream, State: Planned, Source: p.Source, Plan: p.Hash, Round: 1,
+		Schema: schema, Name: name, Stream: m.Stream, State: Planned, Source: p.Source, Prefix: p.Layout.Prefix, Plan: p.Hash, Round: 1,
 		Large: p.Large, Throttle: DefaultLimits(), Created: now, Modified: now,
 	}
-	for _, index := range p.Partitions {
-		job.Targets = append(job.Targets, Target{Base: index.Name, Shards: index.Shards, Replicas: index.Replicas})
-	}
-	job.name()
+	job.lay(p.Layout)
 	if problem, err := m.problems(ctx, s, job, p); problem || err != nil {
 		return job, err
 	}
@@ -174,8 +167,8 @@ func (m *Manager) problems(ctx context.Context, s *step, j *Job, p Plan) (bool, 
 		s.refuse("plan with --source "+table.Legacy.Index, "the legacy index of stream %s is %s", m.Stream, table.Legacy.Index)
 	}
 	for _, t := range j.Targets {
-		if problem := partition.CheckIndex(t.Alias); problem != "" {
-			s.refuse("name the job or the source shorter", "%s: %s", t.Alias, problem)
+		if problem := partition.CheckIndex(t.Index); problem != "" {
+			s.refuse("name the job shorter", "%s: %s", t.Index, problem)
 		}
 		found, err := m.Cluster.Definitions(ctx, t.Index)
 		if err != nil {
@@ -228,7 +221,7 @@ func forbids(setting, pattern string) bool {
 }
 
 // pattern matches the job's indices and their aliases.
-func pattern(j *Job) string { return j.Source + "-*-" + j.Name + "*" }
+func pattern(j *Job) string { return j.Prefix + "-*-" + j.Name + "*" }
 
 // unsuitable says why an index cannot be split.
 func unsuitable(d elastic.Definition) string {
@@ -253,12 +246,18 @@ func unsuitable(d elastic.Definition) string {
 
 // build makes what a planned job needs, and is repeated until it is there.
 func (m *Manager) build(ctx context.Context, name string) error {
-	j, err := m.store.load(ctx, name)
-	if err != nil || j.State == Created {
-		return err
-	}
 	var p Plan
 	if _, _, err := m.Control.Get(ctx, planID(name), &p); err != nil {
+		return err
+	}
+	j, err := m.store.change(ctx, name, func(j *Job) error {
+		if j.State != Planned || len(j.Targets) > 0 {
+			return errSame
+		}
+		j.lay(p.Layout)
+		return nil
+	})
+	if err != nil || j.State == Created {
 		return err
 	}
 	info, err := m.Cluster.Info(ctx)
@@ -314,33 +313,14 @@ func (m *Manager) build(ctx context.Context, name string) error {
 // place puts the new indices into the routing table, which goes on to send
 // everything to the legacy index.
 func (m *Manager) place(ctx context.Context, j *Job, p Plan) error {
-	names := map[string]string{}
-	for _, t := range j.Targets {
-		names[t.Base] = t.Partition
-	}
 	edit := func(t *partition.Table) error {
-		if t.Job == j.Name && len(t.SlotMap) > 0 {
+		switch {
+		case t.Job == j.Name && len(t.SlotMap) > 0:
 			return errSame
-		}
-		if t.Job != "" && t.Job != j.Name {
+		case t.Job != "" && t.Job != j.Name:
 			return fmt.Errorf("job %s is under way on stream %s: finish or cancel it first", t.Job, m.Stream)
 		}
-		t.Job = j.Name
-		if t.Partitions == nil {
-			t.Partitions = map[string]partition.Partition{}
-		}
-		for _, target := range j.Targets {
-			t.Partitions[target.Partition] = partition.Partition{Index: target.Index, Alias: target.Alias, State: partition.Active}
-		}
-		t.SlotMap = make(partition.SlotMap, len(p.SlotMap))
-		for slot, base := range p.SlotMap {
-			t.SlotMap[slot] = names[base]
-		}
-		t.Overrides = map[string]string{}
-		for customer, base := range p.Overrides {
-			t.Overrides[customer] = names[base]
-		}
-		return nil
+		return p.Layout.Apply(t, j.Name, j.suffix())
 	}
 	read, err := m.Tables.Load(ctx, m.Stream)
 	if errors.Is(err, partition.ErrNotFound) {

@@ -75,7 +75,7 @@ func (m *Manager) complete(ctx context.Context, j *Job, keep time.Duration) erro
 	}
 	var all []elastic.AliasAction
 	for _, t := range j.Targets {
-		all = append(all, elastic.AliasAction{Index: t.Index, Alias: j.Source + "-all", Filter: alive()})
+		all = append(all, elastic.AliasAction{Index: t.Index, Alias: j.Prefix + "-all", Filter: alive()})
 	}
 	if err := m.Cluster.UpdateAliases(ctx, all); err != nil {
 		return err
@@ -130,7 +130,7 @@ func (m *Manager) Drop(ctx context.Context, r Request, confirm string, searched 
 		}
 		if source, there := definitions[j.Source]; there {
 			for alias := range source.Aliases {
-				s.refuse("take the alias off it, or point it to "+j.Source+"-all", "the alias %s still leads to it", alias)
+				s.refuse("take the alias off it, or point it to "+j.Prefix+"-all", "the alias %s still leads to it", alias)
 			}
 			stats, err := m.Cluster.IndexStats(ctx, j.Source)
 			if err != nil {
@@ -263,11 +263,17 @@ func (m *Manager) takeBack(ctx context.Context, j *Job, forGood bool, told func(
 			return err
 		}
 	}
-	if err := m.deleteTargets(ctx, j); err != nil || !forGood {
+	if err := m.deleteTargets(ctx, j); err != nil {
 		return err
 	}
 	_, err = m.reroute(ctx, j, func(t *partition.Table) error {
-		t.Job = ""
+		if len(t.Partitions) == 0 && !forGood {
+			return errSame
+		}
+		t.Partitions = nil // their indices are gone, and no later one has their names
+		if forGood {
+			t.Job = ""
+		}
 		return nil
 	})
 	return err

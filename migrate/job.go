@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/sluicehq/sluice/partition"
 )
 
 // State is where a job stands.
@@ -35,6 +37,7 @@ type Job struct {
 	Stream string `json:"stream"`
 	State  State  `json:"state"`
 	Source string `json:"source"` // the legacy index
+	Prefix string `json:"prefix"` // of the new names
 	Plan   string `json:"plan"`   // hash of the plan
 	// Round counts how often the new side was made: detach makes it anew under
 	// other names, since a late write may soil the old ones.
@@ -71,7 +74,6 @@ type Job struct {
 
 // Target is one new index.
 type Target struct {
-	Base      string `json:"base"`      // its name in the plan
 	Partition string `json:"partition"` // its name in the routing table
 	Index     string `json:"index"`
 	Alias     string `json:"alias"` // for reads; it hides tombstones
@@ -194,25 +196,29 @@ func (j *Job) indices() []string {
 	return names
 }
 
-// name gives the targets the names of the job's round.
-func (j *Job) name() {
-	for i := range j.Targets {
-		t := &j.Targets[i]
-		t.Partition = t.Base
-		suffix := j.Name
-		if j.Round > 1 {
-			t.Partition = fmt.Sprintf("%s-r%d", t.Base, j.Round)
-			suffix = fmt.Sprintf("%s-r%d", j.Name, j.Round)
-		}
-		t.Index = j.Source + "-" + t.Base + "-" + suffix
-		t.Alias = t.Index + "-read"
+// suffix sets the names of the round's indices apart from all others.
+func (j *Job) suffix() string {
+	if j.Round == 1 {
+		return j.Name
+	}
+	return fmt.Sprintf("%s-r%d", j.Name, j.Round)
+}
+
+// lay gives the job the targets of its plan in its round.
+func (j *Job) lay(p *partition.Plan) {
+	j.Targets = nil
+	for _, planned := range p.Partitions {
+		j.Targets = append(j.Targets, Target{
+			Partition: planned.Name, Index: p.Index(planned, j.suffix()), Alias: p.Alias(planned), Shards: planned.Primaries, Replicas: p.Replicas,
+		})
 	}
 }
 
-// again makes the job one that has nothing yet, in its next round.
+// again makes the job one that has nothing yet, in its next round; its targets
+// are to be laid anew.
 func (j *Job) again() {
 	j.Round++
-	j.name()
+	j.Targets = nil
 	j.Fence, j.Origin = Fence{}, nil
 	j.Backfill = Backfill{First: j.Backfill.First + j.Backfill.Count}
 	j.Verified, j.EverCut, j.CutAt, j.FullAt = nil, false, nil, nil

@@ -126,13 +126,9 @@ func (w *world) plan(partitions int) Plan {
 	w.call(http.MethodPost, "/"+source+"/_refresh", "")
 	stats, err := w.client.IndexStats(w.Context(), source)
 	w.check(err)
-	p := Plan{Schema: schema, Stream: stream, Source: source, Docs: stats.Docs, Bytes: stats.Bytes, Slots: partition.Slots, SlotMap: make([]string, partition.Slots)}
-	for i := range partitions {
-		p.Partitions = append(p.Partitions, PlannedIndex{Name: fmt.Sprintf("p%03d", i), Shards: 1})
-	}
-	for slot := range p.SlotMap {
-		p.SlotMap[slot] = p.Partitions[slot*partitions/partition.Slots].Name
-	}
+	layout, err := partition.MakePlan(partition.PlanInput{Prefix: source, Partitions: partitions})
+	w.check(err)
+	p := Plan{Schema: schema, Stream: stream, Source: source, Docs: stats.Docs, Bytes: stats.Bytes, Layout: layout}
 	w.check(p.Seal())
 	return p
 }
