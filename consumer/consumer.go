@@ -113,6 +113,7 @@ type Consumer struct {
 	tasks         sync.WaitGroup // commits on their way, and what is parked
 	queued        atomic.Int64   // bytes in all queues
 	parkedPending atomic.Int64   // bytes of records that wait to be parked
+	takes         chan struct{}  // has an element for each token that is being taken
 	lastPoll      atomic.Int64   // Unix nanoseconds of the poll loop's last turn
 	callback      atomic.Int64   // when the running rebalance callback began; 0: none
 	counters      counters
@@ -172,6 +173,7 @@ func New(cfg Config, o Options) (*Consumer, error) {
 		ledgers: make(map[tp]*ledger),
 
 		resolveNow: make(chan struct{}, 1),
+		takes:      make(chan struct{}, parkedTakes),
 	}
 	c.highMark = min(highMark, max(o.Budget.Limit()/8, 1))
 	c.lowMark = c.highMark / 2

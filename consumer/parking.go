@@ -65,6 +65,8 @@ type ParkedTarget struct {
 const (
 	parkedRetryMin = 200 * time.Millisecond
 	parkedRetryMax = 10 * time.Second
+	// parkedTakes is how many tokens are taken at once.
+	parkedTakes = 8
 )
 
 // parking is what an assignment parks. Its goroutine takes the token and opens
@@ -267,6 +269,12 @@ func (p *parking) tryTake(rules string) (deadletter.ParkedState, error) {
 	none := deadletter.ParkedState{}
 	ctx, cancel := context.WithTimeout(p.ctx, 30*time.Second)
 	defer cancel()
+	select {
+	case p.c.takes <- struct{}{}:
+		defer func() { <-p.c.takes }()
+	case <-ctx.Done():
+		return none, errors.New("consumer: others are slow to take over theirs")
+	}
 	select {
 	case <-p.a.topic.resolved:
 	case <-ctx.Done():

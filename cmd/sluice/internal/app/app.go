@@ -22,6 +22,7 @@ import (
 	"github.com/sluicehq/sluice/admin"
 	"github.com/sluicehq/sluice/config"
 	"github.com/sluicehq/sluice/consumer"
+	"github.com/sluicehq/sluice/deadletter"
 	"github.com/sluicehq/sluice/document"
 	"github.com/sluicehq/sluice/elastic"
 	"github.com/sluicehq/sluice/generation"
@@ -54,8 +55,10 @@ type App struct {
 	link     *link
 	control  *elastic.Control
 	mapper   *document.Mapper
+	routing  *Routing // nil: the stream is not routed by customer
 	indexer  *indexer.Indexer
-	letters  Letters // nil: no place for dead letters is configured
+	letters  Letters               // nil: no place for dead letters is configured
+	parked   *deadletter.ParkedLog // nil: nothing is parked
 	consumer atomic.Pointer[consumer.Consumer]
 	admin    *admin.Server // nil: admin.address is empty
 
@@ -136,6 +139,7 @@ func New(cfg *config.Config, o Options) (_ *App, err error) {
 		return nil, err
 	}
 	a.control, a.link = a.elastic.Control(cfg.Routing.ControlIndex), newLink(a.elastic)
+	a.routing = NewRouting(cfg, a.mapper, a.control, o.Log)
 
 	// From here on things run that must be closed again.
 	defer func() {
@@ -148,6 +152,7 @@ func New(cfg *config.Config, o Options) (_ *App, err error) {
 		RequestTimeout: cfg.Elasticsearch.RequestTimeout, CompressionLevel: cfg.Elasticsearch.CompressionLevel,
 		MaxShare:  cfg.DeadLetter.MaxShare,
 		HeldBytes: int64(float64(cfg.Memory.HeldShare) * float64(limit)),
+		Park:      Parks(cfg),
 		Gate:      a.mayWrite, Reload: a.reloadElastic, Log: o.Log,
 		// Until it is known who answers, the more careful way.
 		Unordered: func() bool { return !a.ordered.Load() },
@@ -158,6 +163,9 @@ func New(cfg *config.Config, o Options) (_ *App, err error) {
 		Generations: &generations{control: a.control, mapper: a.mapper},
 		MaxRecord:   maxRecord, ShutdownTimeout: cfg.ShutdownTimeout, Log: o.Log, Kafka: o.Kafka,
 	}
+	if a.routing != nil {
+		options.Routing, options.Dirty = a.routing, a.routing
+	}
 	a.letters, err = NewLetters(cfg, Rooms{Kafka: kafka, Elastic: a.elastic, Budget: a.budget, Version: o.Version, Log: o.Log})
 	if err != nil {
 		return nil, err
@@ -167,6 +175,9 @@ func New(cfg *config.Config, o Options) (_ *App, err error) {
 	}
 	if topic := cfg.DeadLetter.Topic; topic != "" {
 		options.Exclude = []string{topic, ParkedTopic(topic)}
+	}
+	if options.Parking, err = a.parking(kafka); err != nil {
+		return nil, err
 	}
 	c, err := consumer.New(cfg.Kafka, options)
 	if err != nil {
@@ -204,6 +215,9 @@ func (a *App) Run(ctx context.Context) error {
 		procs.Run(beside, a.cfg.Procs, a.log, a.indexer.SetProcs)
 	})
 	wg.Go(func() { a.watchState(beside) })
+	if a.routing != nil {
+		wg.Go(func() { a.routing.Run(beside) })
+	}
 	running, fail := context.WithCancelCause(ctx)
 	wg.Go(func() {
 		// Nothing waits for this: records are fetched and kept until requests
@@ -242,6 +256,9 @@ func (a *App) close(ctx context.Context) error {
 	}
 	if a.letters != nil {
 		errs = append(errs, a.letters.Close(ctx))
+	}
+	if a.parked != nil {
+		a.parked.Close()
 	}
 	errs = append(errs, a.elastic.Close(ctx))
 	if a.admin != nil {
@@ -310,6 +327,9 @@ func (a *App) register(c *consumer.Consumer, version string) error {
 	}
 	if a.letters != nil {
 		all = append(all, a.letters)
+	}
+	if a.parked != nil {
+		all = append(all, a.parked)
 	}
 	for _, collector := range all {
 		if err := a.metrics.Register(collector); err != nil {
