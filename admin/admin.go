@@ -74,6 +74,17 @@ type Health struct {
 	Elasticsearch Elasticsearch     `json:"elasticsearch"`
 	Held          []HeldTarget      `json:"held_targets"`
 	Halted        []HaltedPartition `json:"halted_partitions"`
+	// Routing is nil where no stream is routed by customer.
+	Routing *Routing `json:"routing,omitempty"`
+}
+
+// Routing is the routing table of a stream.
+type Routing struct {
+	Stream string `json:"stream"`
+	Epoch  int64  `json:"epoch"` // of the table in force; 0: none is yet
+	// Trouble is why the table cannot be followed: the one in force stays.
+	Trouble string     `json:"trouble,omitempty"`
+	Since   *time.Time `json:"since,omitempty"` // of the trouble
 }
 
 // Elasticsearch is how the cluster looks from here.
@@ -101,9 +112,11 @@ type HaltedPartition struct {
 	Since     time.Time `json:"since"`
 }
 
-// OK holds while records flow everywhere, if slowly.
+// OK holds while records flow everywhere, if slowly, and the routing table can be
+// followed.
 func (h Health) OK() bool {
-	return (h.State == Running || h.State == Throttled) && len(h.Held) == 0 && len(h.Halted) == 0
+	return (h.State == Running || h.State == Throttled) && len(h.Held) == 0 && len(h.Halted) == 0 &&
+		(h.Routing == nil || h.Routing.Trouble == "")
 }
 
 // ErrRefused marks an operator's call that does not fit the state of things:

@@ -172,6 +172,9 @@ func (v *validator) sasl() {
 	}
 }
 
+// streamName is what a routing table takes as its stream's name.
+var streamName = regexp.MustCompile(`^[a-zA-Z0-9._-]{1,200}$`)
+
 // isBroker reports whether s is a host with or without a port.
 func isBroker(s string) bool {
 	host, port, err := net.SplitHostPort(s)
@@ -367,7 +370,10 @@ func (v *validator) because(path string, err error) string {
 // documents asks the room, whose errors name their key in full.
 func (v *validator) documents() {
 	c := v.cfg
-	_, err := document.New(c.Documents, c.Overrides, c.Kafka.Topics, c.DeadLetter.Enabled())
+	mapper, err := document.New(c.Documents, c.Overrides, c.Kafka.Topics, c.DeadLetter.Enabled())
+	if err == nil && c.Routing.Stream != "" && !v.refused["routing.stream"] {
+		err = mapper.CheckRouting()
+	}
 	for _, err := range unjoin(err) {
 		e := (*document.ConfigError)(nil)
 		if !errors.As(err, &e) {
@@ -469,6 +475,9 @@ func (v *validator) rest() {
 	}
 
 	r := v.cfg.Routing
+	if r.Stream != "" && !streamName.MatchString(r.Stream) {
+		v.fail("routing.stream", v.show("routing.stream", r.Stream)+" is not a stream's name", "use letters, digits and . _ - only, 200 at most")
+	}
 	if problem := partition.CheckIndex(r.ControlIndex); problem != "" {
 		v.fail("routing.control_index", problem, "write a name such as .sluice-control")
 	}

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"fmt"
 	"sync"
 	"time"
@@ -19,6 +20,7 @@ type view struct {
 	halted   []admin.HaltedPartition
 	indexer  indexer.Status
 	letters  deadletter.Status
+	routing  *RoutingStatus // nil: the stream is not routed
 
 	kafkaSince   time.Time
 	commits      string // why commits fail; "": they are taken
@@ -53,6 +55,8 @@ func judge(v view) (state admin.State, reason string, since time.Time) {
 		return admin.Blocked, fmt.Sprintf("%d partitions are halted, %s/%d at offset %d first: %s", len(v.halted), first.Topic, first.Partition, first.Offset, first.Reason), first.Since
 	case v.indexer.BlockedOn > 0:
 		return admin.Blocked, fmt.Sprintf("%d records are never answered by Elasticsearch", v.indexer.BlockedOn), time.Time{}
+	case v.routing != nil && v.routing.Epoch == 0:
+		return admin.Starting, "waiting for the routing table: " + cmp.Or(v.routing.Trouble, "it was not read yet"), v.routing.Since
 	case v.waiting != "":
 		return admin.Starting, v.waiting, v.waitingSince
 	case v.commits != "":
@@ -118,5 +122,11 @@ func (h *history) health(v view, now time.Time) admin.Health {
 		health.Held = append(health.Held, admin.HeldTarget{Target: t.Target, Reason: t.Type, Since: time.UnixMilli(t.Since), Bytes: t.Bytes})
 	}
 	health.Halted = append(health.Halted, v.halted...)
+	if r := v.routing; r != nil {
+		health.Routing = &admin.Routing{Stream: r.Stream, Epoch: r.Epoch, Trouble: r.Trouble}
+		if r.Trouble != "" {
+			health.Routing.Since = &r.Since
+		}
+	}
 	return health
 }

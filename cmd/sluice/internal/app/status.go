@@ -39,7 +39,7 @@ func (a *App) look(c consumer.Status) view {
 		full:     float64(a.budget.Used()) >= fullAt*float64(a.budget.Limit()),
 		kafka:    c.Trouble, kafkaSince: c.TroubleSince,
 		commits: c.CommitError, commitsSince: c.CommitErrorSince,
-		indexer: a.indexer.Status(),
+		indexer: a.indexer.Status(), routing: a.routing.Status(),
 	}
 	if a.letters != nil {
 		v.letters = a.letters.Status()
@@ -69,6 +69,7 @@ type Status struct {
 	GOMAXPROCS    int                 `json:"gomaxprocs"`
 	Indexer       IndexerStatus       `json:"indexer"`
 	DeadLetters   *DeadLettersStatus  `json:"dead_letters,omitempty"`
+	Routing       *RoutingStatus      `json:"routing,omitempty"`
 	Consumer      consumer.Status     `json:"consumer"`
 	Elasticsearch admin.Elasticsearch `json:"elasticsearch"`
 }
@@ -106,8 +107,8 @@ func (a *App) Status() any {
 		Version: a.version, Started: a.started, State: health.State, Since: health.Since, Reason: health.Reason,
 		Memory:     MemoryStatus{a.budget.Used(), a.budget.Limit()},
 		GOMAXPROCS: procs.Current(),
-		Indexer:    indexerStatus(v.indexer),
-		Consumer:   c, Elasticsearch: health.Elasticsearch,
+		Indexer:    indexerStatus(v.indexer), Routing: v.routing,
+		Consumer: c, Elasticsearch: health.Elasticsearch,
 	}
 	if a.letters != nil {
 		s.DeadLetters = letterStatus(v.letters)
