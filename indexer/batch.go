@@ -120,7 +120,7 @@ func (x *Indexer) claim(now time.Time) (*batch, time.Time) {
 	var (
 		wake, oldest time.Time
 		bytes        int64
-		docs         int
+		docs, ready  int
 	)
 	for k := 0; k < len(x.active); {
 		i := (x.cursor + k) % len(x.active)
@@ -167,6 +167,7 @@ func (x *Indexer) claim(now time.Time) (*batch, time.Time) {
 		}
 		bytes += t.readyBytes + t.waitBytes
 		docs += t.readyDocs + t.waitDocs
+		ready += t.readyDocs
 		if x.full(bytes, docs) {
 			break
 		}
@@ -186,9 +187,16 @@ func (x *Indexer) claim(now time.Time) (*batch, time.Time) {
 		reason = "memory"
 	case !now.Before(oldest.Add(x.cfg.FlushInterval)):
 		reason = "interval"
+	case x.burst && ready > 0 && !now.Before(x.dryAt):
+		reason = "dry"
 	default:
-		return nil, earlier(wake, oldest.Add(x.cfg.FlushInterval))
+		wake = earlier(wake, oldest.Add(x.cfg.FlushInterval))
+		if x.burst && ready > 0 {
+			wake = earlier(wake, x.dryAt)
+		}
+		return nil, wake
 	}
+	x.burst = reason == "bytes" || reason == "documents"
 	b := x.newBatch(reason)
 	first := x.cursor
 	for k := range x.active {

@@ -65,6 +65,16 @@ func TestFlushes(t *testing.T) {
 		if rec.count() != 1003 {
 			t.Errorf("flush_bytes reached: %d reported", rec.count())
 		}
+		// The rest of a burst: it goes soon, and what comes after it does not.
+		for seq := range uint64(2) {
+			add(t, w, index(rec, 6000+seq, "a", fmt.Sprint(seq), `{}`))
+			w.Publish()
+			pass(110 * time.Millisecond)
+			synctest.Wait()
+			if rec.count() != 1004 {
+				t.Errorf("%d reported after rest %d of a burst", rec.count(), seq)
+			}
+		}
 	})
 }
 

@@ -91,6 +91,8 @@ type Indexer struct {
 	starved  int // writers that wait for memory
 	draining int // sources that drain
 	unseen   int64
+	burst    bool      // the last flush was a full one
+	dryAt    time.Time // when a burst has ended if nothing more is published
 	free     []*batch
 	parkWake chan struct{} // of capacity 1: held targets fill too much
 
@@ -279,9 +281,14 @@ func (x *Indexer) publish(t *target, slot int, c *chunk) {
 		x.unseen = 0
 		x.cond.Signal()
 	}
-	x.wakeAt(c.born.Add(x.cfg.FlushInterval))
+	x.dryAt = time.Now().Add(x.cfg.FlushInterval / dryShare)
+	x.wakeAt(earlier(x.dryAt, c.born.Add(x.cfg.FlushInterval)))
 	x.checkRoom()
 }
+
+// dryShare: a burst has ended when nothing has come for this part of the flush
+// interval. What is left of it does not wait any longer.
+const dryShare = 10
 
 // backlog is how many full batches beyond the permits may wait in lanes. More
 // would not make the server faster, only the process larger.

@@ -76,6 +76,7 @@ func TestDecide(t *testing.T) {
 		"down after 30 timed ones":         {scaling(), 8, 4, []told{timed(30)}, 3},
 		"not after 29":                     {scaling(), 8, 4, []told{timed(29)}, 4},
 		"a full one breaks the run":        {scaling(), 8, 4, []told{timed(29), full(1), timed(29)}, 4},
+		"the rest of a burst for nothing":  {scaling(), 8, 4, []told{flushes("dry", 100)}, 4},
 		"pressure counts for nothing":      {scaling(), 8, 4, []told{flushes("memory", 100), flushes("drain", 100)}, 4},
 		"nor beside full ones":             {scaling(), 8, 4, []told{full(10), flushes("memory", 100), full(10), flushes("probe", 20), full(1)}, 4},
 		"one step for one run of them":     {set(func(s *Scaling) { s.DownCooldown = 0 }), 8, 4, []told{timed(59)}, 3},
@@ -138,7 +139,7 @@ func TestDecideAlways(t *testing.T) {
 		}
 		now := time.Unix(1_000_000, 0)
 		s := newScaler(cfg, rapid.IntRange(1, 8).Draw(t, "procs"), now)
-		reasons := []string{"", "bytes", "documents", "interval", "interval", "memory", "drain", "probe", "alone"}
+		reasons := []string{"", "bytes", "documents", "interval", "dry", "memory", "drain", "probe", "alone"}
 		for range rapid.IntRange(1, 200).Draw(t, "observations") {
 			o := observation{flush: rapid.SampledFrom(reasons).Draw(t, "flush")}
 			if rapid.IntRange(0, 9).Draw(t, "answer") == 0 {
