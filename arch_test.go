@@ -28,7 +28,7 @@ var edges = map[string][]string{
 	"partition":    {},
 	"generation":   {},
 	"procs":        {},
-	"admin":        {},
+	"admin":        {"partition"},
 	"embedded":     {},
 	// The cases that hold against the real servers and against embedded.
 	"embedded/conformance": {},

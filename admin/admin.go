@@ -142,6 +142,8 @@ func (e *NotOwnerError) Error() string {
 // Options are what a Server needs beside its configuration.
 type Options struct {
 	Process Process
+	// Streams are those that are routed by customer, by name; none: nil.
+	Streams map[string]Stream
 	Metrics prometheus.Gatherer
 	Log     zerolog.Logger
 }
@@ -160,6 +162,7 @@ const (
 type Server struct {
 	cfg      Config
 	process  Process
+	routing  *streams
 	log      zerolog.Logger
 	loopback bool
 	listener net.Listener
@@ -218,6 +221,8 @@ func Listen(cfg Config, opts Options) (*Server, error) {
 	if cfg.TLS.CertFile != "" {
 		listener = tls.NewListener(listener, cfg.TLS.server())
 	}
+	closing, closed := context.WithCancel(context.Background())
+	s.routing = &streams{s, opts.Streams, make(chan struct{}, maxPolls), closing}
 	s.http = &http.Server{
 		Handler:           s.handler(opts.Metrics),
 		ReadHeaderTimeout: headerTimeout,
@@ -227,7 +232,8 @@ func Listen(cfg Config, opts Options) (*Server, error) {
 		MaxHeaderBytes:    maxHeader,
 		ErrorLog:          log.New(debugWriter{opts.Log}, "", 0),
 	}
-	go func() { // ends when Close closes the listener
+	s.http.RegisterOnShutdown(closed) // long polls do not hold the end up
+	go func() {                       // ends when Close closes the listener
 		defer close(s.served)
 		if err := s.http.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 			s.log.Error().Err(err).Msg("the admin server stopped")

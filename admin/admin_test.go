@@ -255,7 +255,7 @@ func TestForeignPagesCannotChangeAnything(t *testing.T) {
 
 func TestProfilesOnlyOnLoopback(t *testing.T) {
 	for _, loopback := range []bool{true, false} {
-		s := &Server{process: &process{}, loopback: loopback}
+		s := &Server{process: &process{}, routing: new(streams), loopback: loopback}
 		handler := s.handler(prometheus.NewRegistry())
 		for _, path := range []string{"/debug/pprof/", "/debug/pprof/heap", "/debug/pprof/cmdline", "/debug/pprof/symbol"} {
 			r := httptest.NewRequest("GET", "http://127.0.0.1"+path, nil)

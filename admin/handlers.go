@@ -56,6 +56,7 @@ func (s *Server) handler(metrics prometheus.Gatherer) http.Handler {
 	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) {
 		s.reply(w, http.StatusOK, s.process.Status())
 	})
+	s.routing.register(mux)
 	mux.Handle("POST /v1/skip", s.guarded(s.skip))
 	mux.Handle("POST /v1/targets/{name}/release", s.guarded(s.release))
 	mux.HandleFunc("GET /{$}", asset("text/html; charset=utf-8", page))

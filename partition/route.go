@@ -2,8 +2,10 @@ package partition
 
 import (
 	"cmp"
+	"encoding/json"
 	"maps"
 	"slices"
+	"sync"
 	"sync/atomic"
 
 	"github.com/cespare/xxhash/v2"
@@ -80,6 +82,9 @@ func (r *Router) remember() *cache {
 // Table returns the table, which must not be changed.
 func (r *Router) Table() *Table { return r.rules.table }
 
+// Document returns the table's JSON, as Parse reads it. It must not be changed.
+func (r *Router) Document() []byte { return r.rules.document() }
+
 // Epoch returns the table's epoch.
 func (r *Router) Epoch() int64 { return r.rules.table.Epoch }
 
@@ -131,6 +136,7 @@ func (r *Router) place(customer []byte) uint16 {
 // rules are a table made ready.
 type rules struct {
 	table     *Table
+	document  func() []byte // the table's text, made once
 	writesNew bool
 	cached    bool // there are so many globs that a cache is faster
 	follows   bool // places are those of the rules before
@@ -159,6 +165,10 @@ type glob struct {
 // partitions keep their places, so that a place means the same to both.
 func compile(t *Table, before *rules) *rules {
 	r := &rules{table: t, writesNew: t.Write.New()}
+	r.document = sync.OnceValue(func() []byte {
+		text, _ := json.Marshal(t) // a valid table always has one
+		return text
+	})
 	if t.Legacy != nil {
 		r.readLegacy = t.Legacy.ReadName()
 		if t.Write.Legacy() {

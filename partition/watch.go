@@ -14,7 +14,7 @@ type View struct {
 	// Router is that of the last good table; nil: none was read yet.
 	Router *Router
 	// Seen is when the question was asked that the store last answered with this
-	// table: what was changed before it is known.
+	// table. What was stored before is known.
 	Seen time.Time
 	// Trouble is what keeps the table from being followed; nil: nothing. Router
 	// stays as it was, since nobody may guess.
@@ -51,7 +51,10 @@ type Watcher struct {
 // the defaults.
 type WatcherOptions struct {
 	Interval time.Duration // between two reads; 0: 1 s
-	Cache    CacheOptions
+	// MaxStaleness is how long readers believe a table that is not confirmed; 0:
+	// 5 minutes.
+	MaxStaleness time.Duration
+	Cache        CacheOptions
 	// Report hears of each trouble when it begins and when it becomes another,
 	// and of its end (nil). It is called from Run and Refresh, one call at a time.
 	Report func(trouble error)
@@ -61,6 +64,9 @@ type WatcherOptions struct {
 func NewWatcher(s *Store, stream string, o WatcherOptions) *Watcher {
 	if o.Interval <= 0 {
 		o.Interval = time.Second
+	}
+	if o.MaxStaleness <= 0 {
+		o.MaxStaleness = 5 * time.Minute
 	}
 	if o.Report == nil {
 		o.Report = func(error) {}
@@ -176,6 +182,22 @@ func (w *Watcher) Wait(ctx context.Context, epoch int64) (*Router, error) {
 			return nil, context.Cause(ctx)
 		}
 	}
+}
+
+// Lookup returns where a customer's documents are read from now: View.Lookup
+// with the watcher's own times.
+func (w *Watcher) Lookup(customer []byte) (Lookup, error) {
+	return w.View().Lookup(customer, time.Now(), w.options.Interval, w.options.MaxStaleness)
+}
+
+// Valid returns for how much longer readers may believe the table that is
+// known; 0: no longer, or there is none.
+func (w *Watcher) Valid() time.Duration {
+	v := w.View()
+	if v.Router == nil {
+		return 0
+	}
+	return max(0, w.options.MaxStaleness-time.Since(v.Seen))
 }
 
 // ErrStale is a table that may not be used for reading any more, of a stream

@@ -34,10 +34,10 @@ func TestS38_StoreUnreachable(t *testing.T) {
 		m := newMemory()
 		m.set("events", replace(`"percent":500`, `"percent":10000`))
 		var reports []string
-		w := watch(t, m, WatcherOptions{Interval: interval, Report: func(err error) { reports = append(reports, text(err)) }})
+		w := watch(t, m, WatcherOptions{Interval: interval, MaxStaleness: staleness, Report: func(err error) { reports = append(reports, text(err)) }})
 		wait(time.Millisecond)
 		customer := []byte("a")
-		lookup := func() (Lookup, error) { return w.View().Lookup(customer, time.Now(), interval, staleness) }
+		lookup := func() (Lookup, error) { return w.Lookup(customer) }
 		fresh, err := lookup()
 		if err != nil || fresh.Stale || !strings.HasPrefix(fresh.Index, "events-p0") || fresh.Epoch != 17 || fresh.TTL != interval || fresh.Valid <= staleness-interval {
 			t.Fatalf("%+v %v", fresh, err)
@@ -53,6 +53,9 @@ func TestS38_StoreUnreachable(t *testing.T) {
 			t.Errorf("the alarm is %q", v.Alarm())
 		}
 		wait(4 * time.Second)
+		if w.Valid() != 0 {
+			t.Errorf("valid for %s", w.Valid())
+		}
 		if stale, err := lookup(); err != nil || stale.Index != "events" || !stale.Stale || stale.Valid != 0 || stale.TTL != interval {
 			t.Errorf("after max_staleness: %+v %v", stale, err)
 		}
