@@ -43,7 +43,7 @@ func appendMeta(dst []byte, rec *kgo.Record, value bool) []byte {
 		h := &rec.Headers[i]
 		dst = binary.AppendUvarint(dst, uint64(len(h.Key)))
 		dst = append(dst, h.Key...)
-		if h.Value == nil {
+		if h.Value == nil && !mutantNull {
 			dst = append(dst, 0)
 			continue
 		}

@@ -17,4 +17,6 @@ const (
 	mutantEarly = false
 	// Records are read before the state of what is parked is known.
 	mutantUnstated = false
+	// A header without a value comes back with an empty one.
+	mutantNull = false
 )

@@ -13,6 +13,7 @@ var (
 	mutantEarly  = planted("commit-before-flush")
 
 	mutantUnstated = planted("read-before-state")
+	mutantNull     = planted("null-becomes-empty")
 )
 
 func planted(name string) bool { return os.Getenv("SLUICE_MUTANT") == name }

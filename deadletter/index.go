@@ -125,7 +125,7 @@ func (l *Letter) documentID() string {
 		id += "+g" + strconv.Itoa(l.Generation)
 	}
 	id = fmt.Sprintf("%s+%d+%d", id, l.Partition, l.Offset)
-	if l.Generation == 0 {
+	if l.Generation == 0 && !mutantPlace {
 		id += "+" + strconv.FormatInt(l.Timestamp.UnixMilli(), 10)
 	}
 	return id

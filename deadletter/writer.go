@@ -327,6 +327,9 @@ func (w *Writer) split(l *letter) []*part {
 	headers := l.headers()
 	values := slices.Collect(slices.Chunk(l.Value, l.chunk))
 	next.left = len(values)
+	if mutantPart {
+		next.left = 1
+	}
 	parts := make([]*part, len(values))
 	for i, value := range values {
 		parts[i] = &part{

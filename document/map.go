@@ -179,7 +179,7 @@ func (r *Rules) identify(rec *kgo.Record, doc []byte, generation int, out *Resul
 		return problemIDNotUTF8
 	case len(id) > maxID && !r.hashLong:
 		return problemIDTooLong
-	case r.hashLong && (len(id) > maxID || bytes.HasPrefix(id, []byte(hashedID))):
+	case r.hashLong && (len(id) > maxID || bytes.HasPrefix(id, []byte(hashedID)) && !mutantHash):
 		sum := sha256.Sum256(id)
 		from := len(out.scratch)
 		out.scratch = append(out.scratch, hashedID...)

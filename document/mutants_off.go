@@ -7,4 +7,8 @@ package document
 const (
 	// Deletes carry no version.
 	mutantDelete = false
+	// Of two headers of one name the first counts.
+	mutantHeader = false
+	// A record may choose the hashed id of another.
+	mutantHash = false
 )

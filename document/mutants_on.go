@@ -7,6 +7,8 @@ import "os"
 // Planted bugs: the variable SLUICE_MUTANT names the one that is on.
 var (
 	mutantDelete = planted("delete-without-version")
+	mutantHeader = planted("first-header-wins")
+	mutantHash   = planted("hashed-id-is-chosen")
 )
 
 func planted(name string) bool { return os.Getenv("SLUICE_MUTANT") == name }

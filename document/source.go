@@ -121,6 +121,13 @@ func (s *source) appendOwn(dst []byte, rec *kgo.Record) []byte {
 
 // header returns the last header of that name, as Kafka's own clients do.
 func header(rec *kgo.Record, name string) []byte {
+	if mutantHeader {
+		for _, h := range rec.Headers {
+			if h.Key == name {
+				return h.Value
+			}
+		}
+	}
 	for i := len(rec.Headers) - 1; i >= 0; i-- {
 		if rec.Headers[i].Key == name {
 			return rec.Headers[i].Value

@@ -48,7 +48,7 @@ func (l List) At(topicID string, partition int32, offset int64) (generation int,
 			continue
 		}
 		start := e.Start[partition]
-		if start <= offset {
+		if start < offset || start == offset && !mutantStart {
 			return e.Generation, until
 		}
 		until = min(until, start)

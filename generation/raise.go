@@ -174,7 +174,7 @@ func (l List) repeat(p Raise, start map[int32]int64, add func(map[int32]int64)) 
 			}
 		}
 	}
-	if len(rewind) > 0 {
+	if len(rewind) > 0 && !mutantRewind {
 		return &RewindError{p.Name, rewind}
 	}
 	add(start)

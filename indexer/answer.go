@@ -39,6 +39,9 @@ func (w *worker) process(b *batch) (goOn bool) {
 	b.inHand = false
 	b.attempts++
 	res := &b.result
+	if mutantHurry {
+		res.retryAfter = 0
+	}
 	if mutantCut && res.status == 200 {
 		res.err = nil
 	}
@@ -242,7 +245,11 @@ func (w *worker) settle(now time.Time, b *batch, shares []share, failures []fail
 			x.recovered(s.t)
 		}
 		if h := s.t.hold; h != nil && h == b.probe {
-			w.probed(s.t, h, s.accepted)
+			accepted := s.accepted
+			if mutantProbe {
+				accepted = 1
+			}
+			w.probed(s.t, h, accepted)
 		}
 	}
 	var later map[laterKey]int
@@ -348,7 +355,7 @@ func lastWritten(sent []ref, failures []failure, verdicts []itemVerdict) map[lat
 // where there are some: of a key that has moved to another source partition the
 // older action may come later.
 func newer(sent []ref, i, j int) bool {
-	if a, b := sent[i].entry().version, sent[j].entry().version; a != b {
+	if a, b := sent[i].entry().version, sent[j].entry().version; a != b && !mutantNewer {
 		return a > b
 	}
 	return i > j

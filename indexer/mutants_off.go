@@ -23,4 +23,10 @@ const (
 	mutantOrder = false
 	// Requests start although another member may own the partitions.
 	mutantGate = false
+	// Of two actions on one id the one that came later is taken for the newer.
+	mutantNewer = false
+	// A server that says when to come back is not listened to.
+	mutantHurry = false
+	// A probe that is refused ends the hold.
+	mutantProbe = false
 )

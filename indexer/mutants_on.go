@@ -15,6 +15,9 @@ var (
 	mutantBuffer    = planted("buffer-reused")
 	mutantOrder     = planted("order-lost")
 	mutantGate      = planted("gate-ignored")
+	mutantNewer     = planted("later-is-newer")
+	mutantHurry     = planted("retry-after-ignored")
+	mutantProbe     = planted("refused-probe-frees")
 )
 
 func planted(name string) bool { return os.Getenv("SLUICE_MUTANT") == name }

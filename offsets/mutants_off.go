@@ -9,4 +9,6 @@ const (
 	mutantHighest = false
 	// Offsets that hold no record keep the position back.
 	mutantHole = false
+	// A ring that grows forgets which records were given up.
+	mutantGrow = false
 )

@@ -8,6 +8,7 @@ import "os"
 var (
 	mutantHighest = planted("commit-highest")
 	mutantHole    = planted("hole-stalls")
+	mutantGrow    = planted("given-up-is-forgotten")
 )
 
 func planted(name string) bool { return os.Getenv("SLUICE_MUTANT") == name }

@@ -211,6 +211,9 @@ func (t *Tracker) grow() {
 	for seq := t.head; seq < t.tail; seq++ {
 		i, j := seq&uint64(len(t.offsets)-1), seq&uint64(n-1)
 		offsets[j], states[j] = t.offsets[i], t.states[i]
+		if mutantGrow {
+			states[j] &= waiting
+		}
 	}
 	t.offsets, t.states = offsets, states
 }

@@ -35,8 +35,10 @@ type suite struct {
 
 var (
 	offsets    = suite{room: "offsets"}
+	generation = suite{room: "generation"}
 	document   = suite{room: "document"}
-	consumer   = suite{room: "consumer", run: "Revoke|Metrics|Shutdown"}
+	consumer   = suite{room: "consumer", run: "Revoke|Metrics|Shutdown|MetaRoundTrip"}
+	deadletter = suite{room: "deadletter", run: "Oversize|Recreated"}
 	indexer    = suite{room: "indexer"}
 	simulation = suite{room: "cmd/sluice/internal/simulation", tags: ",synctests", env: []string{"SLUICE_SIMULATIONS=150"}}
 )
@@ -70,6 +72,17 @@ var mutants = []mutant{
 	{"buffer-reused", indexer, ""},
 	{"order-lost", indexer, ""},
 	{"gate-ignored", indexer, ""},
+	{"later-is-newer", indexer, ""},
+	{"retry-after-ignored", indexer, ""},
+	{"refused-probe-frees", indexer, ""},
+	{"given-up-is-forgotten", offsets, ""},
+	{"generation-starts-late", generation, ""},
+	{"raise-without-reset", generation, ""},
+	{"first-header-wins", document, ""},
+	{"hashed-id-is-chosen", document, ""},
+	{"part-is-letter", deadletter, ""},
+	{"letter-of-another-topic", deadletter, ""},
+	{"null-becomes-empty", consumer, ""},
 }
 
 func main() {
