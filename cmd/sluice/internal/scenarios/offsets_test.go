@@ -91,13 +91,22 @@ func TestV04_DestinationIsRewritten(t *testing.T) {
 	}
 	const yaml = `documents: {index: "events-${customer}", customer: "header:customer"}`
 	w.produce(batch(0)...)
-	p := w.start(yaml)
-	w.awaitDone(p)
+	p := w.start(yaml + "\nkafka: {commit_interval: 1h}") // the stop must commit
+	written := func(n int) {
+		t.Helper()
+		w.await("documents", func() error {
+			if got := w.es.Count("events-a-1") + w.es.Count("events-a-2") + w.es.Count("events-b") + w.es.Count("events-c"); got != n {
+				return fmt.Errorf("%d", got)
+			}
+			return nil
+		}, p)
+	}
+	written(300)
 	// The alias moves on to another index in midstream.
 	w.must("PUT", "/events-a-2", "{}")
 	w.must("POST", "/_aliases", `{"actions":[{"add":{"index":"events-a-1","alias":"events-a","is_write_index":false}},{"add":{"index":"events-a-2","alias":"events-a","is_write_index":true}}]}`)
 	w.produce(batch(1000)...)
-	w.awaitDone(p)
+	written(600)
 	if err := p.stop(); err != nil {
 		t.Fatal(err)
 	}
