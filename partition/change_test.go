@@ -2,7 +2,6 @@ package partition
 
 import (
 	"errors"
-	"fmt"
 	"iter"
 	"slices"
 	"strings"
@@ -179,26 +178,4 @@ func TestNobodyWithDocumentsMoves(t *testing.T) {
 	if moved == 0 {
 		t.Error("no change moved a slot: the test tells nothing")
 	}
-}
-
-func ExampleTable_Change() {
-	table := New("events", "events")
-	table.Job = "j7"
-	table.Partitions = map[string]Partition{"p0": {Index: "events-p0-j7", State: Active}}
-	table.SlotMap = slices.Repeat([]string{"p0"}, table.Slots)
-
-	_, err := table.Change(Change{By: "ann", Edit: func(t *Table) error {
-		t.Write = W2
-		return nil
-	}})
-	fmt.Println(err)
-
-	next, err := table.Change(Change{By: "ann", Edit: func(t *Table) error {
-		t.Write = W1
-		return nil
-	}})
-	fmt.Println(next.Epoch, next.Write, err)
-	// Output:
-	// refused: write: W0 cannot become W2; go on to W1, and fence each step
-	// 2 W1 <nil>
 }

@@ -289,26 +289,3 @@ func BenchmarkPlan(b *testing.B) {
 		}
 	}
 }
-
-func ExampleMakePlan() {
-	plan, err := MakePlan(PlanInput{
-		Prefix: "events",
-		Customers: []CustomerSize{
-			{"acme", Size{Documents: 90_000_000, Bytes: 40 << 30}},
-			{"bolt", Size{Documents: 9_000_000, Bytes: 8 << 30}},
-			{"cog", Size{Documents: 8_000_000, Bytes: 7 << 30}},
-			{"dab", Size{Documents: 7_000_000, Bytes: 9 << 30}},
-		},
-	})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	for _, p := range plan.Partitions {
-		fmt.Println(plan.Index(p, "j7"), p.Primaries, "shards,", p.Customers, "customers,", p.Bytes>>30, "GB")
-	}
-	// Output:
-	// events-p000-j7 1 shards, 1 customers, 9 GB
-	// events-p001-j7 1 shards, 2 customers, 15 GB
-	// events-w-acme-j7 2 shards, 1 customers, 40 GB
-}

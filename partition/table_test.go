@@ -3,7 +3,6 @@ package partition
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -313,12 +312,4 @@ func TestLiteralIsOneCustomer(t *testing.T) {
 			t.Fatalf("Literal(%q) = %q: %v", a, Literal(a), err)
 		}
 	})
-}
-
-func ExampleParse() {
-	_, err := Parse([]byte(`{"schema":1,"name":"events","epoch":1,"generation":1,"hash":"xxh64","slots":4,
-		"slot_map":"0-3=p0","partitions":{"p0":{"index":"events-p0","state":"activ"}},"write":"new"}`))
-	fmt.Println(err)
-	// Output:
-	// routing table: partitions.p0.state: "activ" is no state; use active or retired
 }
