@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
+	"github.com/sluicehq/sluice/admin"
 	"github.com/sluicehq/sluice/config"
 	"github.com/sluicehq/sluice/consumer"
 	"github.com/sluicehq/sluice/document"
@@ -226,6 +227,14 @@ func (r *Routing) Status() *RoutingStatus {
 		r.mu.Unlock()
 	}
 	return s
+}
+
+// streams are what readers may ask about.
+func (r *Routing) streams() map[string]admin.Stream {
+	if r == nil {
+		return nil
+	}
+	return map[string]admin.Stream{r.watcher.Stream(): r.watcher}
 }
 
 // collectors are the metrics of the table.
