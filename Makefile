@@ -29,7 +29,7 @@ SHELL       := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 
-.PHONY: help demo test test-unit simulate mutants test-integration lint bench bench-rooms fuzz image nightly clean $(BENCH) $(SLUICE)
+.PHONY: help demo test test-unit simulate mutants test-integration lint bench bench-peers bench-real bench-limiter bench-quota charts bench-rooms fuzz image nightly clean $(BENCH) $(SLUICE)
 
 help: ## lists the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-18s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -81,6 +81,27 @@ lint: ## formatting, vet, golangci-lint, module files, shell scripts
 
 bench: $(BENCH) $(SLUICE) ## Sluice beside the floor, in turns (docs/performance.md); BENCHFLAGS for other scenarios
 	$(BENCH) compare -out $(BUILD)/bench.json $(BENCHFLAGS)
+
+bench-peers: $(BENCH) $(SLUICE) ## the same with rsyslog and the OpenTelemetry collector
+	command -v rsyslogd >/dev/null || { echo "rsyslogd is not here: apt-get install rsyslog rsyslog-kafka rsyslog-elasticsearch" >&2; exit 1; }
+	$(GO) -C bench/peers/otelcol build -o $(BUILD)/otelcol .
+	$(BENCH) compare -programs floor,sluice,rsyslog,otelcol,otelcol-wait,otelcol-json -scenarios plain,gzip -docs 400000 -rounds 3 -out $(BUILD)/peers.json $(BENCHFLAGS)
+
+bench-real: $(BENCH) $(SLUICE) ## the same between a real Kafka and a real Elasticsearch
+	environment=$$(integration_test/servers/up.sh)
+	eval "$$environment"
+	$(BENCH) real -docs 500000 -out $(BUILD)/real.json $(BENCHFLAGS)
+
+bench-limiter: $(BENCH) $(SLUICE) ## requests in flight before real nodes, and simulated ones
+	environment=$$(integration_test/servers/up.sh elasticsearch)
+	eval "$$environment"
+	$(BENCH) limiter -docs 2000000 -out $(BUILD)/limiter.json $(BENCHFLAGS)
+
+bench-quota: $(BENCH) $(SLUICE) ## procs.mode under CPU quotas; root
+	$(BENCH) quota -docs 500000 -rounds 3 -out $(BUILD)/quota.json $(BENCHFLAGS)
+
+charts: $(BENCH) ## draws the kept results, bench/results, into docs/images
+	$(BENCH) charts bench/results/*.json
 
 bench-rooms: ## the rooms' own benchmarks
 	$(GO) test -run '^$$' -bench . -benchmem -benchtime $(BENCHTIME) ./...

@@ -120,3 +120,35 @@ func TestSluiceIsConfiguredAsTheScenarioSays(t *testing.T) {
 		}
 	}
 }
+
+// Every kind of report can be drawn, also where nothing counted.
+func TestReportsAreDrawn(t *testing.T) {
+	r := report{
+		Comparisons: []comparison{{Scenario: scenario{Name: "plain"}, Runs: []run{
+			{Program: "floor", CPUPerM: 2, DocsPerS: 1e5, MemoryMiB: 100},
+			{Program: "sluice", CPUPerM: 1, DocsPerS: 2e5, MemoryMiB: 50},
+			{Program: "rsyslog", Note: "stalled"},
+		}}},
+		Quotas:      []quotaResult{{Mode: "runtime", CPUs: 1, run: run{DocsPerS: 1e5}}},
+		QuotaChange: []quotaChange{{Mode: "runtime", CPUs: []float64{0.5, 1.5}, PhaseS: 2, DocsPer: []float64{1, 2, 3, 4}}},
+		Limiter:     &limiterResults{Far: judgeFar(farDiary(16, 16)), Bare: []rateResult{{Limit: 0, DocsPerS: 1}, {Limit: 2, DocsPerS: 2}}},
+	}
+	file := t.TempDir() + "/r.json"
+	if err := r.write(file); err != nil {
+		t.Fatal(err)
+	}
+	read, err := readReport(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	images := read.draw()
+	for _, name := range []string{"-cpu", "-speed", "-memory", "", "-change", "-far", "-nodes", "-simulated"} {
+		svg := string(images[name])
+		if !strings.HasPrefix(svg, "<svg ") || strings.Contains(svg, "NaN") {
+			t.Errorf("%q: %.300s", name, svg)
+		}
+	}
+	if !strings.Contains(string(images["-cpu"]), ">0.50<") {
+		t.Error("the ratio is not in the chart")
+	}
+}

@@ -54,9 +54,9 @@ func (o *options) chosen() ([]program, error) {
 		floorProgram(o.self),
 		sluiceProgram(o.sluice, "sluice", ""),
 		rsyslogProgram(o.rsyslog),
-		otelcolProgram(o.otelcol, "otelcol", "raw", "bytes", otelcolQueue),
-		otelcolProgram(o.otelcol, "otelcol-wait", "raw", "bytes", otelcolWait),
-		otelcolProgram(o.otelcol, "otelcol-json", "json", "bodymap", otelcolQueue),
+		otelcolProgram(o.otelcol, "otelcol", "raw", "bytes", false),
+		otelcolProgram(o.otelcol, "otelcol-wait", "raw", "bytes", true),
+		otelcolProgram(o.otelcol, "otelcol-json", "json", "bodymap", false),
 	}
 	var chosen []program
 	for name := range strings.SplitSeq(o.programs, ",") {

@@ -55,8 +55,8 @@ type rateResult struct {
 // simulatedServer is what the simulation of the tests says of one server.
 type simulatedServer struct {
 	Server  string             `json:"server"`
-	OfBest  map[string]float64 `json:"of_best"` // by rule
-	Refused map[string]float64 `json:"refused"`
+	OfBest  map[string]float64 `json:"percent_of_best"` // by rule
+	Refused map[string]float64 `json:"percent_refused"`
 }
 
 // The phases of the run against the far node.
@@ -75,8 +75,8 @@ const farFlush = "{flush_bytes: 64KiB, flush_documents: 100}"
 // A rate is measured for a while, after a while; Sluice's own limit is found in
 // the latter.
 const (
-	rateSettle = 12 * time.Second
-	rateWindow = 15 * time.Second
+	rateSettle = 10 * time.Second
+	rateWindow = 10 * time.Second
 )
 
 func limiter(ctx context.Context, args []string) error {
@@ -112,7 +112,7 @@ func limiter(ctx context.Context, args []string) error {
 		if result.Limiter.Far, err = lab.far(ctx); err != nil {
 			return err
 		}
-		result.Limiter.Bare, err = lab.rates(ctx, 1, 2, 4, 8, 16, 32)
+		result.Limiter.Bare, err = lab.rates(ctx, 1, 2, 4, 8, 16)
 		return errors.Join(err, result.write(o.out))
 	}); err != nil {
 		return err
@@ -405,7 +405,7 @@ func readSimulation(output []byte) ([]simulatedServer, error) {
 			s = simulatedServer{Server: strings.ReplaceAll(name, "_", " "), OfBest: map[string]float64{}, Refused: map[string]float64{}}
 		}
 		rule := strings.Join(fields[:first-1], " ")
-		s.OfBest[rule], s.Refused[rule] = ofBest/100, refused/100
+		s.OfBest[rule], s.Refused[rule] = ofBest, refused
 		servers[name] = s
 	}
 	var all []simulatedServer

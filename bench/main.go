@@ -25,6 +25,7 @@ var commands = map[string]func(ctx context.Context, args []string) error{
 	"real":     compareReal,
 	"limiter":  limiter,
 	"quota":    quota,
+	"charts":   charts,
 	"kfakesrv": kfakesrv,
 	"nullsink": nullsink,
 	"load":     load,
@@ -38,6 +39,7 @@ measurements, each with a table to read and a JSON file to keep:
   real      programs in turns, between a real Kafka and a real Elasticsearch
   quota     procs.mode under CPU quotas (Linux, root)
   limiter   requests in flight, before a real Elasticsearch behind a slow proxy
+  charts    draws the JSON files
 
 what they are made of:
   kfakesrv  an in-memory Kafka, preloaded with documents

@@ -112,38 +112,51 @@ ruleset(name="es" queue.type="LinkedList" queue.size="100000" queue.dequeueBatch
 
 // otelcolProgram is the collector of peers/otelcol: the Kafka receiver, and an
 // exporter built of the collector's own queue and of the bulk indexer that the
-// Elasticsearch exporter uses.
-func otelcolProgram(binary, name, encoding, mode, queue string) program {
+// Elasticsearch exporter uses. It sends neither ids nor versions.
+func otelcolProgram(binary, name, encoding, mode string, wait bool) program {
 	return program{name, false, func(p place, s scenario) ([]string, error) {
-		text := strings.NewReplacer("@ENCODING@", encoding, "@MODE@", mode, "@QUEUE@", queue).Replace(otelcolConfig)
+		receiver := ""
+		if wait {
+			receiver = otelcolWait
+		}
+		text := strings.NewReplacer("@ENCODING@", encoding, "@MODE@", mode, "@WAIT@", strconv.FormatBool(wait), "@RECEIVER@", receiver).Replace(otelcolConfig)
 		file, err := p.write("otelcol.yaml", text, s)
 		return []string{binary, "--config", file}, err
 	}}
 }
 
-// The collector's queues. With the default one an offset is marked as soon as
-// its document is in the queue: a crash loses what is there. The other waits
-// for the result, and must not batch across Kafka's messages for that.
-const (
-	otelcolQueue = `{enabled: true, block_on_overflow: true, sizer: requests, queue_size: 10, num_consumers: 10,
-      batch: {flush_timeout: 1s, min_size: 4000000, max_size: 5000000, sizer: bytes}}`
-	otelcolWait = `{enabled: true, wait_for_result: true, block_on_overflow: true, sizer: requests, queue_size: 10, num_consumers: 10,
-      batch: {flush_timeout: 200ms, min_size: 4000000, max_size: 5000000, sizer: bytes}}`
-)
+// otelcolWait makes the receiver mark a record when it was written. By default
+// it does so as soon as the record is in the exporter's queue, and a crash
+// loses what is there. The receiver then needs many records on their way, or
+// each batch would wait for its time-out.
+const otelcolWait = `
+    message_marking: {after: true}
+    error_backoff: {enabled: true, max_elapsed_time: 0s}
+    partition_processing:
+      independent: true
+      max_prefetch: {batches: 2}
+      max_in_flight: {records: 2000, bytes: 8388608, window: cross_fetch}`
 
 const otelcolConfig = `receivers:
   kafka:
     brokers: [{{range $i, $b := .Brokers}}{{if $i}}, {{end}}"{{$b}}"{{end}}]
     group_id: {{.Group}}
     initial_offset: earliest
-    logs: {topics: [bench], encoding: @ENCODING@}
+    logs: {topics: [bench], encoding: @ENCODING@}@RECEIVER@
 exporters:
   esbulk:
     endpoint: {{.Sink}}
     index: {{.Index}}
     gzip: {{.Gzip}}
     mode: @MODE@
-    sending_queue: @QUEUE@
+    sending_queue:
+      enabled: true
+      wait_for_result: @WAIT@
+      block_on_overflow: true
+      sizer: requests
+      queue_size: 50000
+      num_consumers: 10
+      batch: {flush_timeout: 200ms, min_size: 4000000, max_size: 5000000, sizer: bytes}
 service:
   telemetry: {metrics: {level: none}, logs: {level: warn}}
   pipelines:

@@ -237,7 +237,12 @@ func newCgroup() (*cgroup, error) {
 	if err := os.Mkdir(g.path, 0o755); err != nil {
 		return nil, fmt.Errorf("a cgroup is needed, so run it as root where cgroups can be written: %w", err)
 	}
-	return g, nil
+	// The quota is to be the limit, not what else runs on the machine.
+	weight, most := "cpu.weight", "10000"
+	if g.v1 {
+		weight, most = "cpu.shares", "262144"
+	}
+	return g, g.write(weight, most)
 }
 
 func (g *cgroup) remove() { _ = os.Remove(g.path) } // fails while a process is in it, and stays then
