@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"math"
 	"strconv"
 	"strings"
@@ -72,6 +73,15 @@ var sizeUnits = []struct {
 	{"KB", 1e3},
 	{"kB", 1e3},
 	{"B", 1},
+}
+
+// ParseSize reads a size as the configuration does, for flags.
+func ParseSize(text string) (int64, error) {
+	n, ok := parseSize(text)
+	if !ok {
+		return 0, fmt.Errorf("%q is no size: %s", text, sizeRemedy)
+	}
+	return int64(n), nil
 }
 
 // parseSize reads a whole or broken number of a unit: 4MiB, 1.5GiB, 100MB.

@@ -179,6 +179,7 @@ type Health struct {
 	Status           string `json:"status"` // green, yellow or red
 	Nodes            int    `json:"number_of_nodes"`
 	DataNodes        int    `json:"number_of_data_nodes"`
+	ActiveShards     int    `json:"active_shards"`
 	UnassignedShards int    `json:"unassigned_shards"`
 }
 

@@ -174,10 +174,10 @@ func TestHealth(t *testing.T) {
 	var path string
 	c := newClient(t, roundTripper(func(req *http.Request) (*http.Response, error) {
 		path = req.URL.Path
-		return answer(200, `{"status":"yellow","number_of_nodes":3,"number_of_data_nodes":2,"unassigned_shards":5}`), nil
+		return answer(200, `{"status":"yellow","number_of_nodes":3,"number_of_data_nodes":2,"active_shards":4,"unassigned_shards":5}`), nil
 	}))
 	h, err := c.Health(t.Context(), "a", "b")
-	if err != nil || h != (Health{"yellow", 3, 2, 5}) || path != "/_cluster/health/a,b" {
+	if err != nil || h != (Health{"yellow", 3, 2, 4, 5}) || path != "/_cluster/health/a,b" {
 		t.Errorf("%+v, %v from %s", h, err, path)
 	}
 }

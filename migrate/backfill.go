@@ -110,6 +110,7 @@ func (r *runner) begin(ctx context.Context, j *Job) error {
 type copyRun struct {
 	*runner
 	job     *Job
+	by      Customers
 	router  *partition.Router
 	aliases map[string]string // of this lease, by index
 	scan    *scanner
@@ -144,7 +145,11 @@ func (r *runner) copy(ctx context.Context, j *Job) error {
 	}
 	// The copy needs where customers belong, which no change alters while the job
 	// is under way; as in W2, so that it can be asked for the new side.
-	c := &copyRun{runner: r, job: j, router: partition.NewRouter(table.Table, partition.CacheOptions{}), gate: newGate(), signals: newGauges(), began: time.Now()}
+	by, err := ParseCustomers(j.Customer)
+	if err != nil {
+		return err
+	}
+	c := &copyRun{runner: r, job: j, by: by, router: partition.NewRouter(table.Table, partition.CacheOptions{}), gate: newGate(), signals: newGauges(), began: time.Now()}
 	c.scan = newScanner(r.m.Cluster, info.Flavour, j.Source, true, alive())
 	c.sender = &sender{client: r.m.Cluster, bounds: r.bound, answered: c.signals.bulk, query: copying()}
 	c.mu.size = j.Throttle.BulkBytes
@@ -420,7 +425,7 @@ func compare(a, b string) int {
 
 // target returns the index that a document belongs into, or why there is none.
 func (c *copyRun) target(hit *elastic.Hit) (index, why string) {
-	customer, ok := c.m.Customers.Of(hit.ID, hit.Routing, hit.Source)
+	customer, ok := c.by.Of(hit.ID, hit.Routing, hit.Source)
 	if !ok {
 		return "", "no_customer"
 	}

@@ -24,6 +24,8 @@ type Plan struct {
 	// Docs and Bytes are what the source held.
 	Docs  int64 `json:"docs"`
 	Bytes int64 `json:"bytes"`
+	// Customer says where documents name their customer, see ParseCustomers.
+	Customer string `json:"customer"`
 	// Large are customers with so many documents that a difference must be
 	// narrowed before their ids are fetched.
 	Large []string `json:"large,omitempty"`
@@ -116,7 +118,7 @@ func (m *Manager) draft(ctx context.Context, s *step, name string, p Plan) (*Job
 	}
 	now := time.Now().UTC().Truncate(time.Millisecond)
 	job := &Job{
-		Schema: schema, Name: name, Stream: m.Stream, State: Planned, Source: p.Source, Prefix: p.Layout.Prefix, Plan: p.Hash, Round: 1,
+		Schema: schema, Name: name, Stream: m.Stream, State: Planned, Source: p.Source, Prefix: p.Layout.Prefix, Plan: p.Hash, Customer: p.Customer, Round: 1,
 		Large: p.Large, Throttle: DefaultLimits(), Created: now, Modified: now,
 	}
 	job.lay(p.Layout)

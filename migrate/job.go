@@ -39,6 +39,8 @@ type Job struct {
 	Source string `json:"source"` // the legacy index
 	Prefix string `json:"prefix"` // of the new names
 	Plan   string `json:"plan"`   // hash of the plan
+	// Customer says where documents name their customer, see ParseCustomers.
+	Customer string `json:"customer"`
 	// Round counts how often the new side was made: detach makes it anew under
 	// other names, since a late write may soil the old ones.
 	Round   int      `json:"round"`

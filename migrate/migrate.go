@@ -34,18 +34,6 @@ type Group interface {
 	Members(ctx context.Context) (int, error)
 }
 
-// Customers says where documents, as they lie in the index, name their
-// customer.
-type Customers struct {
-	// Of returns a document's customer; ok is false where it names none.
-	Of func(id, routing string, source []byte) (customer string, ok bool)
-	// Field is a keyword field with the same text, for counting and searching by
-	// it; "": there is none.
-	Field string
-	// Source is what Of needs of a document: a filter as in a search's _source.
-	Source any
-}
-
 // Versions says what orders the writes of a document.
 type Versions struct {
 	// Ours says whether a version was written by the consumers; nil: it cannot be
@@ -62,9 +50,8 @@ type Config struct {
 	Tables  *partition.Store
 	Group   Group
 	// Stream is the routing table's name.
-	Stream    string
-	Customers Customers
-	Versions  Versions
+	Stream   string
+	Versions Versions
 	// Tombstones says that deletes stay tombstone documents for good
 	// (documents.deletes: tombstone): nothing is swept then.
 	Tombstones bool

@@ -137,6 +137,8 @@ type verification struct {
 	job    *Job
 	check  Check
 	told   func(string)
+	by     Customers
+	field  string // a keyword field with the customer; "": there is none
 	table  *partition.Table
 	router *partition.Router
 	report *Report
@@ -181,6 +183,14 @@ func (v *verification) run(ctx context.Context) (*Report, error) {
 	if v.info, err = v.Cluster.Info(ctx); err != nil {
 		return nil, err
 	}
+	if v.by, err = ParseCustomers(v.job.Customer); err != nil {
+		return nil, err
+	}
+	definitions, err := v.Cluster.Definitions(ctx, v.job.Source)
+	if err != nil {
+		return nil, err
+	}
+	v.field = v.by.Countable(definitions[v.job.Source].Mappings)
 	if v.report.Offsets, err = v.Group.Ends(ctx); err != nil {
 		return nil, err
 	}
@@ -237,15 +247,15 @@ func (v *verification) query(customers []string) any {
 		customers = []string{v.check.Customer}
 	}
 	const most = 1000 // of terms in one query, well under the server's limit
-	if v.Customers.Field != "" && len(customers) > 0 && len(customers) <= most {
-		filter = append(filter, map[string]any{"terms": map[string]any{v.Customers.Field: customers}})
+	if v.field != "" && len(customers) > 0 && len(customers) <= most {
+		filter = append(filter, map[string]any{"terms": map[string]any{v.field: customers}})
 	}
 	return map[string]any{"bool": map[string]any{"filter": filter}}
 }
 
 // suspects returns the documents of both sides that may differ.
 func (v *verification) suspects(ctx context.Context) (map[place]*difference, error) {
-	if v.check.Level == L0 && v.Customers.Field != "" {
+	if v.check.Level == L0 && v.field != "" {
 		return v.suspectCounts(ctx)
 	}
 	old, err := v.digests(ctx, true)
@@ -330,7 +340,7 @@ func (v *verification) differs(differ map[digestKey]bool, customer string) {
 func (v *verification) counts(ctx context.Context, index string) (map[string]int64, error) {
 	all := map[string]int64{}
 	for after := ""; ; {
-		counts, next, err := v.Cluster.Terms(ctx, index, v.Customers.Field, after, v.query(nil))
+		counts, next, err := v.Cluster.Terms(ctx, index, v.field, after, v.query(nil))
 		if err != nil {
 			return nil, err
 		}
@@ -403,7 +413,7 @@ func (v *verification) scan(ctx context.Context, old bool, customers []string, v
 	if old {
 		indices = []string{v.job.Source}
 	}
-	source := v.Customers.Source
+	source := v.by.source()
 	if v.check.Level == L2 && v.check.Full {
 		source = true
 	}
@@ -415,7 +425,7 @@ func (v *verification) scan(ctx context.Context, old bool, customers []string, v
 			if old && v.foreign(shard, hit) {
 				v.report.Foreign++
 			}
-			customer, ok := v.Customers.Of(hit.ID, hit.Routing, hit.Source)
+			customer, ok := v.by.Of(hit.ID, hit.Routing, hit.Source)
 			if !ok {
 				if old && !slices.Contains(v.job.Waived, "*") && !slices.Contains(v.job.Waived, hit.ID) {
 					return fmt.Errorf("document %q of %s names no customer", hit.ID, hit.Index)
@@ -631,7 +641,7 @@ func (v *verification) look(ctx context.Context, differences []*difference) ([]s
 // partition of the customer that it names now: anywhere else it should not be.
 func (v *verification) see(d *difference, old, renewed elastic.Doc) (s sight, err error) {
 	if s.hasOld = old.Found && !dead(old.Source); s.hasOld {
-		customer, ok := v.Customers.Of(d.id, old.Routing, old.Source)
+		customer, ok := v.by.Of(d.id, old.Routing, old.Source)
 		s.hasOld = ok && v.router.Route([]byte(customer)).New == d.index
 	}
 	if s.hasOld {

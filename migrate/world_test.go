@@ -75,16 +75,6 @@ func (w *world) manager(owner string, through http.RoundTripper) *Manager {
 	control := client.Control(".sluice-control")
 	return New(Config{
 		Cluster: client, Control: control, Tables: partition.NewStore(control), Group: w.log, Stream: stream, Owner: owner,
-		Customers: Customers{
-			Of: func(_, _ string, source []byte) (string, bool) {
-				var d struct {
-					Customer string `json:"customer"`
-				}
-				err := json.Unmarshal(source, &d)
-				return d.Customer, err == nil && d.Customer != ""
-			},
-			Field: "customer", Source: []string{"customer"},
-		},
 		Versions:     Versions{Ours: func(v int64) bool { return v >= epochs }},
 		MaxStaleness: time.Second, Period: 3 * time.Second, Poll: 200 * time.Millisecond,
 	})
@@ -128,7 +118,7 @@ func (w *world) plan(partitions int) Plan {
 	w.check(err)
 	layout, err := partition.MakePlan(partition.PlanInput{Prefix: source, Partitions: partitions})
 	w.check(err)
-	p := Plan{Schema: schema, Stream: stream, Source: source, Docs: stats.Docs, Bytes: stats.Bytes, Layout: layout}
+	p := Plan{Schema: schema, Stream: stream, Source: source, Docs: stats.Docs, Bytes: stats.Bytes, Customer: "field:/customer", Layout: layout}
 	w.check(p.Seal())
 	return p
 }
@@ -444,9 +434,11 @@ func (w *world) same() {
 	table, err := w.tables.Load(w.Context(), stream)
 	w.check(err)
 	router := partition.NewRouter(table.Table, partition.CacheOptions{})
+	by, err := ParseCustomers("field:/customer")
+	w.check(err)
 	for _, index := range j.indices() {
 		for d := range w.es.Docs(index) {
-			customer, ok := w.m.Customers.Of(d.ID, "", d.Source)
+			customer, ok := by.Of(d.ID, "", d.Source)
 			if want := router.Route([]byte(customer)).New; ok && want != "" && want != index {
 				w.Errorf("%s of customer %s is in %s, not in %s", d.ID, customer, index, want)
 			}
