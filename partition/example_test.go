@@ -30,12 +30,12 @@ func ExampleRouter() {
 		route := r.Route([]byte(customer))
 		fmt.Println(customer, "is written to", route.Legacy, "and", route.New, "and read from", r.Read([]byte(customer)))
 	}
-	fmt.Println(r.Explain([]byte("acme")))
+	fmt.Println("acme:", r.Why([]byte("acme")))
 	// Output:
 	// acme is written to events and events-w-acme-j7 and read from events-read-w-acme
 	// test-1 is written to events and events-p000-j7 and read from events
 	// bolt is written to events and events-p000-j7 and read from events
-	// acme: in partition w-acme by override acme; written to events and events-w-acme-j7; read from events-read-w-acme (named by read.allow); epoch 17
+	// acme: named by read.allow
 }
 
 // A program that searches follows the table in the control index, and asks the
@@ -48,7 +48,7 @@ func ExampleWatcher() {
 		fmt.Println(err)
 		return
 	}
-	defer client.Close(context.Background())
+	defer func() { _ = client.Close(context.Background()) }()
 	control := client.Control(".sluice-control")
 	store := partition.NewStore(control)
 

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -337,73 +336,19 @@ func (m *matcher) matches(customer []byte) bool {
 	return false
 }
 
-// Explanation says why a customer is where it is.
-type Explanation struct {
-	Customer string `json:"customer"`
-	Epoch    int64  `json:"epoch"`
-	Slot     int    `json:"slot"`
-	// Override is the key of the table's overrides that decides; "": the slot
-	// does.
-	Override  string   `json:"override,omitempty"`
-	Partition string   `json:"partition,omitempty"` // "": there are none
-	Write     []string `json:"write"`               // the indices that its records go to
-	Read      string   `json:"read"`                // what its documents are read from
-	Why       string   `json:"why"`                 // of Read
-}
-
-func (e Explanation) String() string {
-	place := "the table has no partitions"
-	if e.Partition != "" {
-		by := fmt.Sprintf("slot %d", e.Slot)
-		if e.Override != "" {
-			by = "override " + e.Override
-		}
-		place = fmt.Sprintf("in partition %s by %s", e.Partition, by)
-	}
-	return fmt.Sprintf("%s: %s; written to %s; read from %s (%s); epoch %d", e.Customer, place, strings.Join(e.Write, " and "), e.Read, e.Why, e.Epoch)
-}
-
-// Explain says where a customer is and why: Route and Read in words.
-func (r *Router) Explain(customer []byte) Explanation {
-	e := Explanation{
-		Customer: string(customer), Epoch: r.Epoch(), Slot: Slot(customer, r.rules.table.Slots), Read: r.Read(customer), Why: r.rules.why(customer),
-	}
-	route := r.Route(customer)
-	for _, index := range []string{route.Legacy, route.New} {
-		if index != "" {
-			e.Write = append(e.Write, index)
-		}
-	}
-	if len(r.rules.slots) == 0 {
-		return e
-	}
-	e.Partition = r.rules.names[r.rules.place(customer)]
-	if key := Literal(e.Customer); r.rules.table.Overrides[key] != "" {
-		e.Override = key
-		return e
-	}
-	for i := range r.rules.globs {
-		if r.rules.globs[i].matches(customer) {
-			e.Override = r.rules.globs[i].text
-			break
-		}
-	}
-	return e
-}
-
-// why says in words what readsNew decides.
-func (r *rules) why(customer []byte) string {
-	share := fmt.Sprintf("%.2f %% are read from the new side", float64(r.percent)/100)
+// Why says in words why Read answers as it does.
+func (r *Router) Why(customer []byte) string {
+	share := fmt.Sprintf("%.2f %% are read from the new side", float64(r.rules.percent)/100)
 	switch {
-	case r.table.Write < W2:
-		return fmt.Sprintf("write mode %s: all are read from the legacy index", r.table.Write)
-	case r.table.Write == W3:
+	case r.rules.table.Write < W2:
+		return fmt.Sprintf("write mode %s: all are read from the legacy index", r.rules.table.Write)
+	case r.rules.table.Write == W3:
 		return "write mode W3: all are read from their partitions"
-	case r.deny.matches(customer):
+	case r.rules.deny.matches(customer):
 		return "named by read.deny"
-	case r.allow.matches(customer):
+	case r.rules.allow.matches(customer):
 		return "named by read.allow"
-	case r.readsNew(customer):
+	case r.rules.readsNew(customer):
 		return share + ", and it is among them"
 	}
 	return share + ", and it is not among them"
