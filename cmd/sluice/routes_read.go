@@ -55,6 +55,7 @@ type explanation struct {
 	Partition string   `json:"partition,omitempty"`
 	Write     []string `json:"write"` // indices that must have each record
 	Read      string   `json:"read"`  // index or alias
+	Why       string   `json:"why"`   // of Read
 }
 
 func explain(t *partition.Table, customer string) (explanation, error) {
@@ -72,7 +73,7 @@ func explain(t *partition.Table, customer string) (explanation, error) {
 			e.Write = append(e.Write, index)
 		}
 	}
-	e.Read = router.Read([]byte(customer))
+	e.Read, e.Why = router.Read([]byte(customer)), router.Why([]byte(customer))
 	return e, nil
 }
 
@@ -87,7 +88,7 @@ func (e explanation) show(out io.Writer) {
 		fmt.Fprintf(out, "  partition  %s, by slot %d\n", e.Partition, *e.Slot)
 	}
 	fmt.Fprintf(out, "  written to %s (%s)\n", someOf(e.Write), e.Mode)
-	fmt.Fprintf(out, "  read from  %s\n", e.Read)
+	fmt.Fprintf(out, "  read from  %s (%s)\n", e.Read, e.Why)
 }
 
 func newRoutesWatch() *cobra.Command {
