@@ -82,7 +82,7 @@ func ExampleWatcher() {
 	where, err := w.Lookup([]byte("acme"))
 	fmt.Println(where.Index, where.Epoch, err)
 	// Output:
-	// events-read-p002 1 <nil>
+	// events-p002-read 1 <nil>
 }
 
 func ExampleParse() {

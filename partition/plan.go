@@ -239,7 +239,8 @@ func ParsePlan(file []byte) (*Plan, error) {
 }
 
 // Index returns the name of the index that a partition gets. The suffix sets it
-// apart from those of other jobs and attempts: their names are never used twice.
+// apart from those of other jobs and attempts, whose names are never used twice;
+// it does not end in read, as aliases do.
 func (p *Plan) Index(planned PlannedPartition, suffix string) string {
 	if planned.Own != "" {
 		return Name(p.Prefix+"-w-", planned.Own, "-"+suffix)
@@ -250,9 +251,9 @@ func (p *Plan) Index(planned PlannedPartition, suffix string) string {
 // Alias returns the name of the alias that a partition is read by.
 func (p *Plan) Alias(planned PlannedPartition) string {
 	if planned.Own != "" {
-		return Name(p.Prefix+"-read-w-", planned.Own, "")
+		return Name(p.Prefix+"-w-", planned.Own, "-read")
 	}
-	return p.Prefix + "-read-" + planned.Name
+	return p.Prefix + "-" + planned.Name + "-read"
 }
 
 // Apply puts the plan into a table that writes to the legacy index only (W0),

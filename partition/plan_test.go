@@ -146,7 +146,7 @@ func TestPlanWithoutSizes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r := NewRouter(table, CacheOptions{}); r.Route([]byte("acme")) != (Route{New: "events-p002-1"}) || r.Read([]byte("acme")) != "events-read-p002" {
+	if r := NewRouter(table, CacheOptions{}); r.Route([]byte("acme")) != (Route{New: "events-p002-1"}) || r.Read([]byte("acme")) != "events-p002-read" {
 		t.Errorf("%+v, %s", r.Route([]byte("acme")), r.Read([]byte("acme")))
 	}
 }
