@@ -128,7 +128,7 @@ func limiter(ctx context.Context, args []string) error {
 	if err := result.write(o.out); err != nil {
 		return err
 	}
-	return result.Limiter.print(os.Stdout)
+	return result.Limiter.table(os.Stdout)
 }
 
 // lab runs Sluice before one node at a time.
@@ -347,7 +347,8 @@ func bestOf(results []rateResult) (limit int, best, own, refused float64) {
 	return limit, best, own, refused
 }
 
-func (r *limiterResults) print(w io.Writer) error {
+// table prints what became of each bar.
+func (r *limiterResults) table(w io.Writer) error {
 	verdict := func(met bool) string {
 		if met {
 			return "met"

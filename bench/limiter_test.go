@@ -64,7 +64,7 @@ func TestTheFarRunIsJudged(t *testing.T) {
 		Bare:     []rateResult{{Limit: 0, DocsPerS: 90}, {Limit: 4, DocsPerS: 100}, {Limit: 1, DocsPerS: 50}},
 		Refusing: []rateResult{{Limit: 0, DocsPerS: 96, Refused: 0.03}, {Limit: 4, DocsPerS: 100}},
 	}
-	if err := results.print(&out); err != nil {
+	if err := results.table(&out); err != nil {
 		t.Fatal(err)
 	}
 	if got := strings.Count(out.String(), "MISSED"); got != 5 {

@@ -111,10 +111,9 @@ func (w *watched) WriteHeader(status int) {
 // Write looks for a refused item, also across two writes.
 func (w *watched) Write(b []byte) (int, error) {
 	if !w.refused {
-		joined := append(w.tail, b[:min(len(b), len(refusedItem))]...)
-		w.refused = bytes.Contains(joined, []byte(refusedItem)) || bytes.Contains(b, []byte(refusedItem))
-		all := append(w.tail, b...)
-		w.tail = append([]byte(nil), all[max(0, len(all)-len(refusedItem)+1):]...)
+		w.tail = append(w.tail, b...)
+		w.refused = bytes.Contains(w.tail, []byte(refusedItem))
+		w.tail = bytes.Clone(w.tail[max(0, len(w.tail)-len(refusedItem)+1):])
 	}
 	return w.ResponseWriter.Write(b)
 }

@@ -37,8 +37,9 @@ type quotaChange struct {
 var quotaModes = []string{"automaxprocs", "runtime"}
 
 const (
-	quotaPhase    = 20 * time.Second // of a live change
-	quotaInterval = "2s"             // procs.interval, so that a phase shows both
+	quotaPhase    = 8 * time.Second // of a live change
+	changeDocs    = 3_000_000       // more than what moves meanwhile, with gzip
+	quotaInterval = "2s"            // procs.interval, so that a phase shows both
 )
 
 // quota measures procs.mode under CPU quotas, in a cgroup that it makes.
@@ -105,8 +106,16 @@ func quota(ctx context.Context, args []string) error {
 			return err
 		}
 	}
+	// The run with the change must not come to the topic's end.
+	long := chosen[len(chosen)-1]
+	long.Docs = changeDocs
+	stage.close()
+	if stage, err = o.newStage(ctx, long.topic); err != nil {
+		return err
+	}
+	defer stage.close()
 	for _, mode := range quotaModes {
-		change, err := o.changeQuota(ctx, stage, chosen[0], group, modes[mode])
+		change, err := o.changeQuota(ctx, stage, long, group, modes[mode])
 		if err != nil {
 			return err
 		}
@@ -118,7 +127,7 @@ func quota(ctx context.Context, args []string) error {
 	return quotaTable(os.Stdout, result)
 }
 
-// changeQuota lets Sluice run over and over while its quota changes.
+// changeQuota watches one run while its quota changes.
 func (o *options) changeQuota(ctx context.Context, v *stage, s scenario, group *cgroup, p program) (quotaChange, error) {
 	change := quotaChange{Mode: p.name, CPUs: []float64{0.5, 1.5, 0.5}, PhaseS: quotaPhase.Seconds()}
 	sink, err := v.sink(ctx, s.Latency)
@@ -129,30 +138,22 @@ func (o *options) changeQuota(ctx context.Context, v *stage, s scenario, group *
 	if err := group.limit(change.CPUs[0]); err != nil {
 		return change, err
 	}
-	var running *processes
-	defer func() {
-		if running != nil {
-			running.kill()
-		}
-	}()
-	restart := func(n int) error {
-		if running != nil {
-			running.kill()
-		}
-		commands, err := p.commands(ctx, place{Brokers: v.filled.Brokers, Sink: url, Index: "bench", Group: fmt.Sprintf("change-%s-%d", p.name, n)}, s, v.temp)
-		if err != nil {
-			return err
-		}
-		running, err = startProcesses(commands)
-		return err
-	}
-	if err := restart(0); err != nil {
+	commands, err := p.commands(ctx, place{Brokers: v.filled.Brokers, Sink: url, Index: "bench", Group: "change-" + p.name}, s, v.temp)
+	if err != nil {
 		return change, err
 	}
 	before, err := sinkWatch(url)(ctx)
 	if err != nil {
 		return change, err
 	}
+	running, err := startProcesses(commands)
+	if err != nil {
+		return change, err
+	}
+	defer func() {
+		running.kill() // there is nothing to finish
+		<-running.ended
+	}()
 	for got := before; got.Docs == before.Docs; { // it starts
 		pause(ctx, tick)
 		if got, err = sinkWatch(url)(ctx); err != nil {
