@@ -41,6 +41,12 @@ func (g migrateGroup) Fence(ctx context.Context, epoch int64) (migrate.Fence, er
 	for _, position := range read.Laggards() {
 		fence.Laggards = append(fence.Laggards, position.String())
 	}
+	if replay, err := g.replaying(ctx, epoch); err != nil {
+		return migrate.Fence{}, err
+	} else if replay != "" {
+		fence.Passed = false
+		fence.Laggards = append(fence.Laggards, replay)
+	}
 	// Parked records were routed under the table of their time.
 	parked, err := g.control.List(ctx, "parked:"+g.cfg.Kafka.GroupID+":", true)
 	if err != nil {

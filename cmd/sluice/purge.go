@@ -17,6 +17,7 @@ import (
 	"github.com/sluicehq/sluice/elastic"
 	"github.com/sluicehq/sluice/indexer"
 	"github.com/sluicehq/sluice/indexer/bulk"
+	"github.com/sluicehq/sluice/partition"
 )
 
 const (
@@ -34,7 +35,8 @@ func newPurge() *cobra.Command {
 		Use:   "purge",
 		Short: "Removes old tombstones",
 		Long: `Removes the tombstones (documents.deletes: tombstone) whose records are older than
-documents.tombstone_ttl, in every index that the configuration writes to. Each is
+documents.tombstone_ttl, in every index that the configuration writes to, and in
+the index partitions of a routed stream. Each is
 deleted at its own version, so that what was written meanwhile stays. From then on
 Elasticsearch remembers the deletion for index.gc_deletes only.
 
@@ -113,8 +115,36 @@ func tombstoneRemedy(index string) string {
 		index, document.TombstoneField, document.TombstoneTimeField)
 }
 
+// routedTargets replaces the legacy index of a routed stream by what its table
+// has. While a migration copies (W1) the tombstones of the new side stay: they
+// keep deleted documents from being copied.
+func routedTargets(targets map[string]time.Duration, legacy string, t *partition.Table) {
+	ttl, ok := targets[legacy]
+	if !ok {
+		return
+	}
+	if !t.Write.Legacy() {
+		delete(targets, legacy)
+	}
+	if t.Write < partition.W2 {
+		return
+	}
+	for _, p := range t.Partitions {
+		if p.State == partition.Active {
+			targets[p.Index] = ttl
+		}
+	}
+}
+
 func (p *purge) run(ctx context.Context, now time.Time) error {
 	targets := tombstoneTargets(p.cfg)
+	if stream := p.cfg.Routing.Stream; stream != "" {
+		t, err := partition.NewStore(p.control).Load(ctx, stream)
+		if err != nil {
+			return err
+		}
+		routedTargets(targets, p.cfg.Documents.Index, t.Table)
+	}
 	if len(targets) == 0 {
 		return &exit{exitBadConfig, errors.New("documents.deletes is tombstone nowhere in the configuration: there is nothing to purge")}
 	}

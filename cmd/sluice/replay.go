@@ -55,6 +55,10 @@ longer reaches back to the letter, or the topic was re-created, and on a
 compacted topic for letters older than its delete.retention.ms. Of those, ids
 with a later record that can be seen are skipped all the same.
 
+Of a stream that is routed by customer a letter goes where the routing table says
+now, to both sides under dual write; one replay runs at a time, and a migration
+waits for it where it must.
+
 Letters stay where they are: one that is written counts as stale when it is
 replayed again, one that is refused again stays a letter. About 200 bytes of
 memory are needed for each letter, for the letters' ids and places.
@@ -83,6 +87,7 @@ Exit code 1 says that letters were refused again or could not be written.`,
 	which.add(cmd)
 	cmd.Flags().BoolVar(&r.force, "force", false, "also letters whose ids may have later records that cannot be seen any more")
 	cmd.Flags().BoolVar(&r.dryRun, "dry-run", false, "says what would become of each letter, and writes nothing")
+	cmd.Flags().BoolVar(&r.takeOver, "take-over", false, "of a routed stream: in place of a replay that was killed")
 	return cmd
 }
 
@@ -96,6 +101,8 @@ type replay struct {
 	force    bool
 	dryRun   bool
 	fresh    time.Duration // see freshFor
+	takeOver bool
+	lease    replayLease // of a routed stream; zero: none is held
 	out      io.Writer
 	progress *progress
 
@@ -149,6 +156,11 @@ type candidate struct {
 }
 
 func (r *replay) run(ctx context.Context) error {
+	end, err := r.begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
 	if err := r.note(ctx); err != nil {
 		return err
 	}
@@ -316,7 +328,13 @@ func (r *replay) read(t *replayTopic, l *deadletter.Letter) (key, problem string
 	case a.VersionType != bulk.Internal && l.Sequence != 0 && l.Sequence != a.Version:
 		return "", fmt.Sprintf("the letter had version %d, by the rules of now it has %d: set documents.version as it was", l.Sequence, a.Version)
 	}
-	return a.Target + "\x00" + string(a.ID), ""
+	return r.key(a), ""
+}
+
+// key names a document. In a routed stream a table may send it elsewhere while
+// letters are replayed, and it stays the same document.
+func (r *replay) key(a *bulk.Action) string {
+	return cmp.Or(r.cfg.Routing.Stream, a.Target) + "\x00" + string(a.ID)
 }
 
 func letterRecord(l *deadletter.Letter) *kgo.Record {
@@ -439,7 +457,7 @@ func (r *replay) catchUp(ctx context.Context) (asked time.Time, err error) {
 		if result.Verdict != document.Send || !result.Ordered {
 			return // it wrote nothing, or its id comes once
 		}
-		c := t.newest[result.Action.Target+"\x00"+string(result.Action.ID)]
+		c := t.newest[r.key(&result.Action)]
 		if c == nil {
 			return
 		}
@@ -526,7 +544,13 @@ func (r *replay) flush(ctx context.Context, batch []*deadletter.Letter) error {
 		if len(batch) == 0 {
 			return nil
 		}
+		if err := r.follow(ctx); err != nil {
+			return err
+		}
 		endings, err := r.bulk.write(ctx, len(batch), r.actionOf(batch), asked.Add(r.fresh))
+		if err == nil {
+			err = r.twins(ctx, len(batch), r.actionOf(batch), endings, asked.Add(r.fresh))
+		}
 		if err != nil {
 			return err
 		}

@@ -222,7 +222,7 @@ func someOf(names []string) string {
 
 // fence reads how far the group has come under an epoch.
 func (r *routes) fence(ctx context.Context, epoch int64) (consumer.Fence, error) {
-	return consumer.ReadFence(ctx, r.kafka, r.cfg.Kafka, deadLetterTopics(r.cfg), epoch)
+	return consumer.ReadFence(ctx, r.kafka, r.cfg.Kafka, r.notConsumed(), epoch)
 }
 
 // showFence says how far the group follows the table.
