@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -21,6 +22,7 @@ import (
 	"github.com/sluicehq/sluice/document"
 	"github.com/sluicehq/sluice/elastic"
 	"github.com/sluicehq/sluice/memory"
+	"github.com/sluicehq/sluice/partition"
 )
 
 const (
@@ -114,6 +116,12 @@ func (v *validation) settled(cfg *config.Config, mapper *document.Mapper) {
 		fmt.Fprintln(v.out)
 		for _, note := range d.Notes {
 			v.warn("%s: %s", d.Key, note)
+		}
+	}
+	if stream := cfg.Routing.Stream; stream != "" {
+		fmt.Fprintf(v.out, "  routing: stream %s, by customer, table in %s\n", stream, cfg.Routing.ControlIndex)
+		if err := mapper.CheckDualWrite(); err != nil {
+			v.warn("stream %s cannot be migrated as it is configured: %v", stream, err)
 		}
 	}
 	limit, maxRecord, goLimit := memory.Auto(cfg.Memory)
@@ -306,14 +314,73 @@ func (v *validation) elastic(ctx context.Context, cfg *config.Config, mapper *do
 	for _, d := range mapper.Describe() {
 		needControl = needControl || d.NeedControl
 	}
+	table := v.routing(ctx, client, cfg, mapper)
 	for _, section := range sections(cfg, mapper) {
-		v.target(ctx, client, section)
+		if table == nil || table.Write.Legacy() {
+			v.target(ctx, client, section)
+		}
+		if table != nil && table.Write.New() {
+			v.partitions(ctx, client, section, table)
+		}
 	}
 	if index := cfg.DeadLetter.Index; index != "" {
 		v.letterIndex(ctx, client, index)
 	}
 	if needControl {
 		v.control(ctx, client, cfg.Routing.ControlIndex)
+	}
+}
+
+// routing checks the routing table of a routed stream and returns it; nil: there
+// is none.
+func (v *validation) routing(ctx context.Context, client *elastic.Client, cfg *config.Config, mapper *document.Mapper) *partition.Table {
+	stream := cfg.Routing.Stream
+	if stream == "" {
+		return nil
+	}
+	t, err := partition.NewStore(client.Control(cfg.Routing.ControlIndex)).Load(ctx, stream)
+	if isMissing(err) {
+		err = fmt.Errorf("stream %s has no routing table: make one with sluice routes init", stream)
+	}
+	if err == nil {
+		err = app.CheckTable(cfg, mapper, t.Table)
+	}
+	if err != nil {
+		v.fail("%v", err)
+		return nil
+	}
+	v.ok("stream %s: epoch %d, %s, %d index partitions", stream, t.Epoch, writes(t.Write), len(t.Partitions))
+	return t.Table
+}
+
+// partitions checks the index partitions of a routed stream: that they are
+// there, and, of the first one, what makes a good target of a section.
+func (v *validation) partitions(ctx context.Context, client *elastic.Client, s section, t *partition.Table) {
+	s.cfg.RequireAlias = false // they are written by their own names
+	s.Index = ""
+	missing := 0
+	for _, name := range slices.Sorted(maps.Keys(t.Partitions)) {
+		p := t.Partitions[name]
+		if p.State != partition.Active {
+			continue
+		}
+		info, err := client.IndexInfo(ctx, p.Index)
+		switch {
+		case err != nil:
+			v.warn("%s cannot be looked at: %v", p.Index, err)
+			return
+		case info.Kind != elastic.Index:
+			missing++
+			v.fail("index partition %s: %s is %s: the records of its customers wait; restore the index", name, p.Index, info.Kind)
+		case s.Index == "":
+			s.Index = p.Index
+		}
+	}
+	if missing == 0 {
+		v.ok("all index partitions are there")
+	}
+	if s.Index != "" {
+		v.target(ctx, client, s)
 	}
 }
 
