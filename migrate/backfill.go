@@ -76,7 +76,7 @@ func (r *runner) begin(ctx context.Context, j *Job) error {
 		return err
 	}
 	if health.Status == "red" {
-		return fmt.Errorf("%s is red: make its shards available, then repeat", j.Source)
+		return stuckf("%s is red: make its shards available, then repeat", j.Source)
 	}
 	stats, err := r.m.Cluster.IndexStats(ctx, j.Source)
 	if err != nil {
@@ -137,7 +137,7 @@ func (r *runner) copy(ctx context.Context, j *Job) error {
 		return err
 	}
 	if table.Write != partition.W1 {
-		return fmt.Errorf("the routing table of stream %s is in %s and a backfill needs W1: deletes would be forgotten", r.m.Stream, table.Write)
+		return stuckf("the routing table of stream %s is in %s and a backfill needs W1: deletes would be forgotten", r.m.Stream, table.Write)
 	}
 	info, err := r.m.Cluster.Info(ctx)
 	if err != nil {
@@ -274,13 +274,13 @@ func (c *copyRun) item(ctx context.Context, n int) error {
 				next.Done = false // its end is looked at again
 			} else if missed > 0 {
 				if rescans++; rescans > 3 {
-					return fmt.Errorf("shard %d of %s: %d documents between %d and %d were not found by the scan three times: the copies of the shard differ", item.Shard, c.job.Source, missed, item.After, item.To)
+					return stuckf("shard %d of %s: %d documents between %d and %d were not found by the scan three times: the copies of the shard differ", item.Shard, c.job.Source, missed, item.After, item.To)
 				}
 				next = *c.job.Backfill.item(n)
 			}
 		}
 		if !next.balanced() {
-			return fmt.Errorf("item %d: %d documents were seen and %d accounted for", n, next.Seen, next.Written+next.Superseded+next.Failed)
+			return stuckf("item %d: %d documents were seen and %d accounted for", n, next.Seen, next.Written+next.Superseded+next.Failed)
 		}
 		if seqNo, term, err = c.save(ctx, &next, seqNo, term); err != nil {
 			return err
@@ -528,7 +528,7 @@ func (c *copyRun) prove(ctx context.Context) error {
 	for n := c.job.Backfill.First; n < c.job.Backfill.First+c.job.Backfill.Count; n++ {
 		item := items[n]
 		if item == nil || !item.Done || !item.balanced() {
-			return fmt.Errorf("item %d of the copy is not proven: run it again", n)
+			return stuckf("item %d of the copy is not proven: run it again", n)
 		}
 		seen += item.Seen
 		if c.job.Backfill.PIT == "" {
@@ -541,7 +541,7 @@ func (c *copyRun) prove(ctx context.Context) error {
 			return err
 		}
 		if missed > 0 {
-			return fmt.Errorf("shard %d of %s holds %d documents that the copy has not seen: cancel the job and report this", shard, c.job.Source, missed)
+			return stuckf("shard %d of %s holds %d documents that the copy has not seen: cancel the job and report this", shard, c.job.Source, missed)
 		}
 	}
 	if err := c.retryFailed(ctx); err != nil {

@@ -116,7 +116,7 @@ func (e *RefusedError) Error() string {
 func (m *Manager) table(ctx context.Context, j *Job) (partition.Stored, error) {
 	t, err := m.Tables.Load(ctx, m.Stream)
 	if err == nil && t.Job != j.Name {
-		err = fmt.Errorf("the routing table of stream %s is not that of job %s but of %q", m.Stream, j.Name, t.Job)
+		err = stuckf("the routing table of stream %s is not that of job %s but of %q", m.Stream, j.Name, t.Job)
 	}
 	return t, err
 }

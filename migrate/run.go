@@ -78,20 +78,57 @@ func (r *runner) run(ctx context.Context, name string) error {
 	steps := map[State]func(context.Context, *Job) error{
 		Dual: r.begin, Backfilling: r.copy, Draining: r.drain, Sweeping: r.sweep,
 	}
-	for {
+	for wait := time.Second; ; {
 		job, err := r.m.store.load(ctx, name)
-		if err != nil {
+		if err == nil {
+			step := steps[job.State]
+			if step == nil {
+				return nil
+			}
+			r.tell("job %s: %s", name, job.State)
+			err = step(ctx, job)
+		}
+		switch {
+		case err == nil, errors.Is(err, errAgain):
+			wait = time.Second
+			continue
+		case ctx.Err() != nil || !passing(err):
 			return err
 		}
-		step := steps[job.State]
-		if step == nil {
-			return nil
-		}
-		r.tell("job %s: %s", name, job.State)
-		if err := step(ctx, job); err != nil && !errors.Is(err, errAgain) {
+		// Each step looks at what is true now, so it is simply repeated.
+		r.m.Log.Warn().Err(err).Str("job", name).Msg("trying again")
+		r.tell("trying again: %v", err)
+		r.report(Progress{Reason: err.Error()}, false)
+		if err := sleep(ctx, wait); err != nil {
 			return err
 		}
+		wait = min(2*wait, 30*time.Second)
 	}
+}
+
+// stuck is an error that no repetition helps against.
+type stuck struct{ error }
+
+func (s stuck) Unwrap() error { return s.error }
+
+func stuckf(format string, args ...any) error { return stuck{fmt.Errorf(format, args...)} }
+
+// passing says whether an error of a step may pass by itself: what the cluster
+// or the brokers did not answer, or have no room for now.
+func passing(err error) bool {
+	var s stuck
+	var refused *RefusedError
+	var moved *MovedError
+	var conflict *partition.ConflictError
+	var change *partition.RefusedError
+	switch {
+	case errors.As(err, &s), errors.As(err, &refused), errors.As(err, &moved), errors.As(err, &change), fatal(err), errors.Is(err, ErrNoJob):
+		return false
+	case errors.As(err, &conflict):
+		return true // the step decides anew
+	}
+	var answer *elastic.Error
+	return !errors.As(err, &answer) || passes(answer.Status)
 }
 
 // bound says how long a write may take, so that none is on its way when another
@@ -179,7 +216,7 @@ func (r *runner) sweep(ctx context.Context, j *Job) error {
 		return err
 	}
 	if table.Write != partition.W2 {
-		return fmt.Errorf("the routing table of stream %s is in %s and a sweep needs W2", r.m.Stream, table.Write)
+		return stuckf("the routing table of stream %s is in %s and a sweep needs W2", r.m.Stream, table.Write)
 	}
 	fence, err := r.m.awaitFence(ctx, table.Epoch, func(f Fence) {
 		r.tell("the fence of epoch %d waits for %s", f.Epoch, laggards(f))
@@ -243,7 +280,7 @@ func (r *runner) purge(ctx context.Context, index string) error {
 		}
 		for i, end := range ends {
 			if end.ending == failed {
-				return fmt.Errorf("a tombstone in %s cannot be deleted: %d %s (document %q)", index, end.status, end.kind, page.Hits[i].ID)
+				return stuckf("a tombstone in %s cannot be deleted: %d %s (document %q)", index, end.status, end.kind, page.Hits[i].ID)
 			}
 		}
 	}
