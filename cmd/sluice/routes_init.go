@@ -47,8 +47,8 @@ then. It makes, in this order, each step safe to repeat:
   the routing table                  from now on members may start
 
 The epoch begins above the highest that the group's commits carry. After the
-control index was lost, --from makes the table anew from what sluice routes show
---json printed of it last.`,
+table was lost, damaged or put back from a backup, --from makes it anew from what
+sluice routes show --json printed of it last.`,
 		Example: `  sluice routes init -c sluice.yaml
   sluice routes init -c sluice.yaml --partitions 24 --shards 2 --dry-run`,
 		Args: cobra.NoArgs,
@@ -206,8 +206,9 @@ type initPlan struct {
 	Table    *partition.Table `json:"table"`
 	Notes    []string         `json:"notes"`
 
-	prefix string
-	exist  map[string]bool // indices that an earlier, interrupted run has made
+	prefix  string
+	replace bool            // what is stored is no table, or an older one
+	exist   map[string]bool // indices that an earlier, interrupted run has made
 }
 
 func (p *initPlan) show(out io.Writer) {
@@ -230,14 +231,31 @@ func (p *initPlan) show(out io.Writer) {
 // goes on with its legacy index, and from names a file with a table that was
 // kept.
 func (r *routes) plan(ctx context.Context, l *layout, n int, from string) (*initPlan, error) {
-	switch t, err := r.store.Load(ctx, r.stream); {
-	case err == nil:
-		return nil, fmt.Errorf("stream %s has a routing table already, epoch %d: sluice routes show", r.stream, t.Epoch)
-	case !errors.Is(err, partition.ErrNotFound) && !isMissing(err):
-		return nil, err
-	}
 	highest, err := consumer.HighestEpoch(ctx, r.kafka, r.cfg.Kafka.GroupID)
 	if err != nil {
+		return nil, err
+	}
+	stored, err := r.store.Load(ctx, r.stream)
+	damaged := (*partition.InvalidError)(nil)
+	outdated := err == nil && stored.Epoch < highest
+	if errors.As(err, &damaged) {
+		outdated = true
+		var head struct {
+			Epoch int64 `json:"epoch"`
+		}
+		if _, _, err := r.control.Get(ctx, partition.ID(r.stream), &head); err == nil {
+			highest = max(highest, head.Epoch) // somebody may have followed it while it was whole
+		}
+	}
+	switch {
+	case err == nil && !outdated:
+		return nil, fmt.Errorf("stream %s has a routing table already, epoch %d: sluice routes show", r.stream, stored.Epoch)
+	case outdated && from == "":
+		if err == nil {
+			err = fmt.Errorf("epoch %d is stored", stored.Epoch)
+		}
+		return nil, fmt.Errorf("the routing table of stream %s is damaged, or older than epoch %d, which is committed: pass --from with the right one (%w)", r.stream, highest, err)
+	case !outdated && !errors.Is(err, partition.ErrNotFound) && !isMissing(err):
 		return nil, err
 	}
 	t := partition.New(r.stream, r.cfg.Documents.Index)
@@ -248,7 +266,7 @@ func (r *routes) plan(ctx context.Context, l *layout, n int, from string) (*init
 		highest = max(highest, t.Epoch)
 	}
 	t.Epoch, t.UpdatedBy, t.UpdatedAt = highest+1, actor(), time.Now().UTC().Truncate(time.Second)
-	p := &initPlan{Table: t, Notes: []string{}, prefix: l.prefix}
+	p := &initPlan{Table: t, Notes: []string{}, prefix: l.prefix, replace: outdated}
 	if n == 0 {
 		if t.Write.Legacy() {
 			p.legacyNotes(ctx, r)
@@ -358,6 +376,16 @@ func (r *routes) make(ctx context.Context, p *initPlan) error {
 			return err
 		}
 		if err := r.makeIndices(ctx, p.All, p.exist, p.Table.Partitions); err != nil {
+			return err
+		}
+	}
+	if p.replace {
+		var old json.RawMessage
+		seqNo, term, err := r.control.Get(ctx, partition.ID(r.stream), &old)
+		if err == nil {
+			err = r.control.Delete(ctx, partition.ID(r.stream), seqNo, term)
+		}
+		if err != nil && !errors.Is(err, elastic.ErrNotFound) {
 			return err
 		}
 	}
