@@ -10,19 +10,23 @@ import (
 // whole request nor for the items of one.
 func TestRetryAfter(t *testing.T) {
 	const asked = 30 * time.Second // retry.max is 5 s
-	for name, refusal := range map[string]*http.Response{
-		"request": answer(429, `{"error":{"type":"es_rejected_execution_exception","reason":"full"},"status":429}`),
-		"items":   answer(200, `{"errors":true,"items":[{"index":{"status":429,"error":{"type":"es_rejected_execution_exception","reason":"full"}}}]}`),
+	for name, refusal := range map[string]struct {
+		status int
+		body   string
+	}{
+		"request": {429, `{"error":{"type":"es_rejected_execution_exception","reason":"full"},"status":429}`},
+		"items":   {200, `{"errors":true,"items":[{"index":{"status":429,"error":{"type":"es_rejected_execution_exception","reason":"full"}}}]}`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			rig(t, nil, func(s *server, x *Indexer, w *Writer, rec *recorder) {
-				refusal.Header.Set("Retry-After", "30")
 				var times []time.Time
 				s.before = func(*request) *http.Response {
 					if times = append(times, time.Now()); len(times) > 1 {
 						return nil
 					}
-					return refusal
+					resp := answer(refusal.status, refusal.body)
+					resp.Header.Set("Retry-After", "30")
+					return resp
 				}
 				add(t, w, index(rec, 1, "a", "1", `{}`))
 				w.Publish()
