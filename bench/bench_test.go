@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/sluicehq/sluice/config"
 )
@@ -150,5 +151,47 @@ func TestReportsAreDrawn(t *testing.T) {
 	}
 	if !strings.Contains(string(images["-cpu"]), ">0.50<") {
 		t.Error("the ratio is not in the chart")
+	}
+}
+
+// Every program's configuration is filled in, whatever the scenario.
+func TestConfigurationsAreFilledIn(t *testing.T) {
+	programs, err := (&options{programs: "floor,sluice,rsyslog,otelcol,otelcol-wait,otelcol-json"}).chosen()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, prog := range programs {
+		p := place{Brokers: []string{"127.0.0.1:1", "127.0.0.1:2"}, Sink: "http://127.0.0.1:9200", Index: "bench", Group: "g-7", Dir: t.TempDir()}
+		line, err := prog.command(p, scenario{Gzip: 1}.defaults())
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := strings.Join(line, " ")
+		for _, word := range line {
+			if content, err := os.ReadFile(word); err == nil {
+				text += string(content)
+			}
+		}
+		if !strings.Contains(text, "g-7") || !strings.Contains(text, "127.0.0.1:2") || !strings.Contains(text, "9200") || strings.Contains(text, "{{") || strings.Contains(text, "@") {
+			t.Errorf("%s: %s", prog.name, text)
+		}
+	}
+}
+
+// The start and the end of a run are no part of its speed.
+func TestThePaceLeavesOutStartAndEnd(t *testing.T) {
+	p := pace{from: 50, to: 950}
+	at := time.Unix(1000, 0)
+	for _, look := range []struct {
+		seconds float64
+		docs    int64
+	}{{5, 10}, {6, 100}, {7, 500}, {8, 900}, {8.25, 1000}, {60, 1001}} {
+		p.add(stats{Distinct: look.docs, Last: at.Add(time.Duration(look.seconds * float64(time.Second)))})
+	}
+	if got := p.perSecond(); got != 400 {
+		t.Errorf("%v documents a second, want 900 in 2.25 seconds", got)
+	}
+	if got := (&pace{}).perSecond(); got != 0 {
+		t.Errorf("nothing was seen, and it says %v", got)
 	}
 }

@@ -22,12 +22,15 @@ type run struct {
 	Duplicates int64   `json:"duplicates"` // that arrived again
 	Checked    string  `json:"checked"`    // how: one of the constants below
 	Seconds    float64 `json:"seconds"`    // from the first bulk request to the last answer
-	DocsPerS   float64 `json:"docs_per_s"`
-	CPUPerM    float64 `json:"cpu_s_per_m_docs"` // of the program, from start to end
-	MemoryMiB  float64 `json:"memory_mib"`       // peaks of its processes, added up
-	Requests   int64   `json:"requests,omitempty"`
-	InFlight   int64   `json:"most_in_flight,omitempty"`
-	WireBytes  int64   `json:"wire_bytes,omitempty"`
+	// DocsPerS is the speed between a twentieth and nineteen twentieths of the
+	// documents: a run is short, and neither how a program gets going nor how
+	// long its last batch waits for more is its speed.
+	DocsPerS  float64 `json:"docs_per_s"`
+	CPUPerM   float64 `json:"cpu_s_per_m_docs"` // of the program, from start to end
+	MemoryMiB float64 `json:"memory_mib"`       // peaks of its processes, added up
+	Requests  int64   `json:"requests,omitempty"`
+	InFlight  int64   `json:"most_in_flight,omitempty"`
+	WireBytes int64   `json:"wire_bytes,omitempty"`
 	// ForeignCPU is the share of the machine that went to what is no part of
 	// the measurement.
 	ForeignCPU float64 `json:"foreign_cpu"`
@@ -67,7 +70,7 @@ func measure(ctx context.Context, program string, commands []*exec.Cmd, docs int
 	if err != nil {
 		return r, fmt.Errorf("starting %s: %w", program, err)
 	}
-	got, note, err := await(ctx, p, docs, progress, start)
+	got, rate, note, err := await(ctx, p, docs, progress, start)
 	if err != nil {
 		p.kill()
 		return r, err
@@ -91,13 +94,16 @@ func measure(ctx context.Context, program string, commands []*exec.Cmd, docs int
 		return r, nil
 	}
 	r.Seconds = got.Last.Sub(got.First).Seconds()
-	r.DocsPerS = float64(r.Docs) / r.Seconds
+	if r.DocsPerS = rate.perSecond(); r.DocsPerS == 0 && r.Note == "" {
+		r.Note = "over too soon to tell its speed: measure more documents (-docs)"
+	}
 	r.CPUPerM = cpu / float64(r.Docs) * 1e6
 	return r, nil
 }
 
 // await waits until the sink has everything; note says why it did not.
-func await(ctx context.Context, p *processes, docs int64, progress watch, start time.Time) (got stats, note string, err error) {
+func await(ctx context.Context, p *processes, docs int64, progress watch, start time.Time) (got stats, rate pace, note string, err error) {
+	rate.from, rate.to = docs/20, docs-docs/20
 	changed := start
 	ticker := time.NewTicker(tick)
 	defer ticker.Stop()
@@ -105,29 +111,54 @@ func await(ctx context.Context, p *processes, docs int64, progress watch, start 
 		ended := false
 		select {
 		case <-ctx.Done():
-			return got, "", ctx.Err()
+			return got, rate, "", ctx.Err()
 		case <-p.ended:
 			ended = true
 		case <-ticker.C:
 		}
 		last := got.Docs
 		if got, err = progress(ctx); err != nil {
-			return got, "", err
+			return got, rate, "", err
 		}
 		if got.Docs != last {
 			changed = time.Now()
+			rate.add(got)
 		}
 		switch {
 		case got.Distinct >= docs:
-			return got, "", nil
+			return got, rate, "", nil
 		case ended:
-			return got, "it ended early", nil
+			return got, rate, "it ended early", nil
 		case time.Since(start) > runLimit:
-			return got, "timed out", nil
+			return got, rate, "timed out", nil
 		case got.Docs > 0 && time.Since(changed) > idleLimit:
-			return got, "stalled", nil
+			return got, rate, "stalled", nil
 		}
 	}
+}
+
+// A pace finds the speed between two counts of documents, of looks at a sink.
+type pace struct {
+	from, to    int64
+	first, last stats // the first look at or above from, and the first at or above to
+}
+
+func (p *pace) add(s stats) {
+	if s.Distinct >= p.from && p.first.Distinct == 0 {
+		p.first = s
+	}
+	if s.Distinct >= p.to && p.last.Distinct == 0 {
+		p.last = s
+	}
+}
+
+// perSecond is 0 where too little was seen.
+func (p *pace) perSecond() float64 {
+	seconds := p.last.Last.Sub(p.first.Last).Seconds()
+	if seconds <= 0 {
+		return 0
+	}
+	return float64(p.last.Distinct-p.first.Distinct) / seconds
 }
 
 // processes are the processes of a program.
