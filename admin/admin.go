@@ -39,6 +39,9 @@ type Process interface {
 	Health() Health
 	// Status is everything there is to show; it is encoded as JSON.
 	Status() any
+	// Live is what the page is told each second; it stays small however many
+	// partitions and held targets there are. It is encoded as JSON.
+	Live() any
 	// Skip settles the record that blocks a partition: by a dead letter, or by
 	// nothing at all with discard. It returns *NotOwnerError where another
 	// member holds the partition, and an error wrapping ErrRefused where there
@@ -168,6 +171,10 @@ type Server struct {
 	listener net.Listener
 	http     *http.Server
 	served   chan struct{} // closed when the serving goroutine has ended
+
+	live    live
+	viewers chan struct{}   // one for each page that is told
+	closing <-chan struct{} // closed when the server closes: nobody is told any more
 }
 
 // Check says what is wrong with the configuration, nil for nothing. It reads
@@ -223,6 +230,7 @@ func Listen(cfg Config, opts Options) (*Server, error) {
 	}
 	closing, closed := context.WithCancel(context.Background())
 	s.routing = &streams{s, opts.Streams, make(chan struct{}, maxPolls), closing}
+	s.viewers, s.closing = make(chan struct{}, maxViewers), closing.Done()
 	s.http = &http.Server{
 		Handler:           s.handler(opts.Metrics),
 		ReadHeaderTimeout: headerTimeout,

@@ -3,7 +3,6 @@ package admin
 import (
 	"crypto/sha256"
 	"crypto/subtle"
-	_ "embed"
 	"encoding/json"
 	"errors"
 	"io"
@@ -16,12 +15,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
-
-//go:embed page.html
-var page []byte
-
-//go:embed page.js
-var pageScript []byte
 
 // SkipRequest is the body of POST /v1/skip.
 type SkipRequest struct {
@@ -59,8 +52,8 @@ func (s *Server) handler(metrics prometheus.Gatherer) http.Handler {
 	s.routing.register(mux)
 	mux.Handle("POST /v1/skip", s.guarded(s.skip))
 	mux.Handle("POST /v1/targets/{name}/release", s.guarded(s.release))
-	mux.HandleFunc("GET /{$}", asset("text/html; charset=utf-8", page))
-	mux.HandleFunc("GET /page.js", asset("text/javascript; charset=utf-8", pageScript))
+	mux.HandleFunc("GET /v1/events", s.events)
+	page(mux)
 	if s.loopback {
 		profiles := http.NewServeMux()
 		profiles.HandleFunc("/debug/pprof/", pprof.Index)
@@ -82,7 +75,7 @@ func limited(next http.Handler) http.Handler {
 		h.Set("X-Content-Type-Options", "nosniff")
 		h.Set("X-Frame-Options", "DENY")
 		h.Set("Cache-Control", "no-store")
-		h.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'unsafe-inline'; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
+		h.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
 		next.ServeHTTP(w, r)
 	})
 }

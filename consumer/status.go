@@ -83,6 +83,19 @@ type LedgerStatus struct {
 	InFlight     uint64 `json:"in_flight"`
 }
 
+// Add adds another partition's counts.
+func (l *LedgerStatus) Add(o LedgerStatus) {
+	l.Consumed += o.Consumed
+	l.Indexed += o.Indexed
+	l.Deleted += o.Deleted
+	l.Stale += o.Stale
+	l.DeadLettered += o.DeadLettered
+	l.Parked += o.Parked
+	l.Ignored += o.Ignored
+	l.Abandoned += o.Abandoned
+	l.InFlight += o.InFlight
+}
+
 // counters are those that no ledger holds.
 type counters struct {
 	rebalances, dataLoss, bugs atomic.Uint64

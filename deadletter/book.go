@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -51,7 +52,7 @@ type book struct {
 	idle    chan struct{}
 	alarm   string
 	since   time.Time
-	reasons map[string]struct{} // values of the metric's label so far
+	reasons map[string]uint64 // letters by the metric's label
 }
 
 // Status is what a writer is doing.
@@ -62,6 +63,8 @@ type Status struct {
 	// Since when.
 	Alarm string
 	Since time.Time
+	// Reasons counts the acknowledged ones by error type.
+	Reasons map[string]uint64
 }
 
 func (b *book) open(budget *memory.Budget, release string, log zerolog.Logger) {
@@ -73,7 +76,7 @@ func (b *book) open(budget *memory.Budget, release string, log zerolog.Logger) {
 		Name: "sluice_dead_letters_waiting", Help: "Dead letters that were not acknowledged yet.",
 	}, func() float64 { return float64(b.Status().Letters) })
 	b.letters = map[*letter]struct{}{}
-	b.reasons = map[string]struct{}{}
+	b.reasons = map[string]uint64{}
 }
 
 // take enters a letter and has it queued, with mu held. A closed writer's is
@@ -108,11 +111,11 @@ func (b *book) report(l *letter, err error) {
 	delete(b.letters, l)
 	b.bytes -= l.size
 	reason := l.Type
-	if _, ok := b.reasons[reason]; !ok && err == nil {
-		if len(b.reasons) >= maxReasons {
+	if err == nil {
+		if _, ok := b.reasons[reason]; !ok && len(b.reasons) >= maxReasons {
 			reason = "other"
 		}
-		b.reasons[reason] = struct{}{}
+		b.reasons[reason]++
 	}
 	if len(b.letters) == 0 && b.idle != nil {
 		close(b.idle)
@@ -164,7 +167,7 @@ func (b *book) calm() {
 func (b *book) Status() Status {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return Status{Letters: len(b.letters), Bytes: b.bytes, Alarm: b.alarm, Since: b.since}
+	return Status{Letters: len(b.letters), Bytes: b.bytes, Alarm: b.alarm, Since: b.since, Reasons: maps.Clone(b.reasons)}
 }
 
 // settle takes no more letters and waits until all were reported, or until ctx

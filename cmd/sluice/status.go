@@ -174,7 +174,7 @@ func summarise(before, now []replicaStatus, interval time.Duration) *statusSum {
 				s.Lag += p.Lag
 			}
 			s.LagSeconds = max(s.LagSeconds, p.LagSeconds)
-			add(&s.Records, p.Ledger)
+			s.Records.Add(p.Ledger)
 		}
 	}
 	s.MembersSeen, s.Held = len(members), held(healths)
@@ -184,7 +184,7 @@ func summarise(before, now []replicaStatus, interval time.Duration) *statusSum {
 	lagBefore := int64(0)
 	for _, r := range before {
 		for _, p := range r.Status.Consumer.Partitions {
-			add(&earlier, p.Ledger)
+			earlier.Add(p.Ledger)
 			lagBefore += max(0, p.Lag)
 		}
 	}
@@ -197,18 +197,6 @@ func summarise(before, now []replicaStatus, interval time.Duration) *statusSum {
 		s.ETASeconds = float64(s.Lag) / falling
 	}
 	return s
-}
-
-func add(sum *consumer.LedgerStatus, l consumer.LedgerStatus) {
-	sum.Consumed += l.Consumed
-	sum.Indexed += l.Indexed
-	sum.Deleted += l.Deleted
-	sum.Stale += l.Stale
-	sum.DeadLettered += l.DeadLettered
-	sum.Parked += l.Parked
-	sum.Ignored += l.Ignored
-	sum.Abandoned += l.Abandoned
-	sum.InFlight += l.InFlight
 }
 
 // ended is how many records need no more work.
