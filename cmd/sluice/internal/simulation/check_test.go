@@ -26,8 +26,12 @@ func (w *world) check(ctx context.Context) {
 		return
 	}
 	w.checkLetters(letters)
-	if err := w.oracle.ReadLetters(ctx, w.kafka, deadLetters); err != nil {
-		w.fail("reading the dead letters: %v", err)
+	aside := []string{deadLetters}
+	if w.s.cfg.parks {
+		aside = append(aside, app.ParkedTopic(deadLetters))
+	}
+	if err := w.oracle.ReadLetters(ctx, w.kafka, aside...); err != nil {
+		w.fail("reading the dead letters and parked records: %v", err)
 	}
 	w.checkCommits()
 	w.checkFold()
@@ -191,6 +195,11 @@ func (w *world) checkLedger(m *member) {
 				consumed[at] += metric.GetCounter().GetValue()
 			case "sluice_records_total":
 				ended[at] += metric.GetCounter().GetValue()
+				for _, l := range metric.GetLabel() {
+					if l.GetValue() == "parked" {
+						w.parkedRecords += int(metric.GetCounter().GetValue())
+					}
+				}
 			case "sluice_records_in_flight":
 				if n := metric.GetGauge().GetValue(); n != 0 {
 					w.fail("member %d has ended with %v records of %v in flight", m.n, n, at)

@@ -14,6 +14,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/sluicehq/sluice/config"
+	"github.com/sluicehq/sluice/memory"
 )
 
 const (
@@ -24,6 +25,9 @@ const (
 	deletesKept = "15m"
 	// load is how long records are produced and faults begin.
 	load = 30 * time.Second
+	// heldBytes is what held targets may fill where their records are parked:
+	// the worlds are small.
+	heldBytes = 1 << 10
 	// patience bounds the time from the last fault to the end, when everything
 	// must be committed.
 	patience = 10 * time.Minute
@@ -91,6 +95,7 @@ type configPlan struct {
 	static       bool // members with an instance id
 	offsets      bool // version: offset
 	transactions bool // the producer's, not Sluice's
+	parks        bool // the records of held targets are parked, soon
 	session      time.Duration
 	request      time.Duration
 }
@@ -116,7 +121,7 @@ func (s *scenario) String() string {
 	for _, t := range s.topics {
 		fmt.Fprintf(&b, " %s(%d partitions, %d indices)", t.name, t.partitions, t.tenants)
 	}
-	fmt.Fprintf(&b, ", %d records\n  configuration %s\n", s.records, s.cfg.text)
+	fmt.Fprintf(&b, ", %d records, parks %v\n  configuration %s\n", s.records, s.cfg.parks, s.cfg.text)
 	for _, step := range s.steps {
 		fmt.Fprintf(&b, "  %s\n", step)
 	}
@@ -148,6 +153,8 @@ func derive(seed uint64) *scenario {
 	s.cast(r)
 	s.disturb(r)
 	slices.SortStableFunc(s.steps, func(a, b step) int { return int(a.at - b.at) })
+	// Drawn apart, so that it changes nothing else of a seed.
+	s.cfg.parks = rand.New(rand.NewPCG(seed, 0x9a2c)).IntN(2) == 0
 	return s
 }
 
@@ -211,6 +218,10 @@ func (s *scenario) config() (*config.Config, error) {
 	cfg.Admin.Address = "" // no real sockets in a bubble
 	if s.cfg.tombstones {
 		cfg.Documents.Deletes = "tombstone" // not for users yet
+	}
+	if s.cfg.parks {
+		cfg.Indexer.Held = "park"
+		cfg.Memory.HeldShare = memory.Share(heldBytes / float64(cfg.Memory.Limit))
 	}
 	return cfg, nil
 }

@@ -22,6 +22,7 @@ import (
 type totals struct {
 	mu                                        sync.Mutex
 	scenarios, records, rebalances, violation int
+	parking, parked                           int // scenarios in which records were parked, and how many
 	commits, checks                           int64
 	virtual                                   time.Duration
 	windows, hits                             map[string]int
@@ -33,6 +34,10 @@ func (t *totals) add(w *world) {
 	t.scenarios++
 	t.records += w.s.records
 	t.rebalances += w.rebalances
+	if w.parkedRecords > 0 {
+		t.parking++
+	}
+	t.parked += w.parkedRecords
 	t.commits += w.commits.Load()
 	t.checks += w.checks.Load()
 	t.virtual += w.took
@@ -50,6 +55,7 @@ func (t *totals) add(w *world) {
 func (t *totals) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "totals: %d scenarios, %d records, %d rebalances seen by members, %.1f virtual hours\n", t.scenarios, t.records, t.rebalances, t.virtual.Hours())
+	fmt.Fprintf(&b, "totals: %d records parked, in %d scenarios\n", t.parked, t.parking)
 	fmt.Fprintf(&b, "totals: %d commits of partitions checked against what is stored, %d records looked up\n", t.commits, t.checks)
 	fmt.Fprintf(&b, "totals: what happened (planned, met):")
 	for _, kind := range slices.Sorted(maps.Keys(t.windows)) {

@@ -48,6 +48,7 @@ type world struct {
 
 	commits, checks atomic.Int64 // of the oracle
 	rebalances      int
+	parkedRecords   int
 	took            time.Duration
 }
 
@@ -151,14 +152,27 @@ func (w *world) settled() bool {
 		switch {
 		case len(w.problems) > 0:
 			return false
-		case behind == "":
+		case behind == "" && w.parked() == 0:
 			return true
 		case time.Now().After(deadline):
-			w.fail("not all is committed %v after the last fault: %s\n%s", patience, behind, w.status())
+			w.fail("not all is committed, or parked records were not replayed, %v after the last fault: %s\n%s", patience, behind, w.status())
 			return false
 		}
 		pass(time.Second)
 	}
+}
+
+// parked counts the lanes that members have open.
+func (w *world) parked() (n int) {
+	for _, m := range w.members {
+		if m == nil || m.killed || m.ended() {
+			continue
+		}
+		for _, p := range m.app.Status().(app.Status).Consumer.Partitions {
+			n += len(p.Parked)
+		}
+	}
+	return n
 }
 
 // evict ends the sessions of members that no process is any more, once their
@@ -237,6 +251,11 @@ func (w *world) setUp() error {
 	// A letter counts from when the broker has it, not from when it was made.
 	if err := kafka.CreateTopic(deadLetters, 1, map[string]string{"message.timestamp.type": "LogAppendTime"}); err != nil {
 		return err
+	}
+	if w.s.cfg.parks {
+		if err := kafka.CreateTopic(app.ParkedTopic(deadLetters), 2, map[string]string{"message.timestamp.type": "LogAppendTime"}); err != nil {
+			return err
+		}
 	}
 	stored := embedded.StoredIn(w.es, w.effect)
 	w.oracle = embedded.NewOracle(func(r *kgo.Record) bool {
