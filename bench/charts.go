@@ -64,7 +64,7 @@ func (r report) draw() map[string][]byte {
 
 // drawRatios draws each program's ratios to the one that ran first.
 func drawRatios(comparisons []comparison, title string, m measureOf) []byte {
-	bars := chart.Bars{Title: title, Mark: 1, Format: "%.2f"}
+	bars := chart.Bars{Title: title, Mark: 1, Format: "%.2f", Skip: 1}
 	all := programsOf(comparisons)
 	yardstick := all[0]
 	bars.Series, bars.MarkName = all[1:], yardstick
@@ -110,7 +110,7 @@ func programsOf(comparisons []comparison) []string {
 }
 
 func drawQuotas(results []quotaResult) []byte {
-	bars := chart.Bars{Title: "Documents a second under a CPU quota, thousands", Series: quotaModes, Format: "%.0f"}
+	bars := chart.Bars{Title: "Documents a second under a CPU quota, thousands", Series: quotaModes, Format: "%.0f", Skip: 1}
 	for _, gzip := range []int{0, 1} {
 		for _, cpus := range []float64{0.5, 1, 1.5} {
 			group := chart.Group{Name: fmt.Sprintf("%.1f CPUs, gzip %d", cpus, gzip)}
@@ -166,7 +166,7 @@ func drawFar(far farResult) []byte {
 
 // drawRates draws rates relative to the best fixed limit.
 func drawRates(r *limiterResults) []byte {
-	bars := chart.Bars{Title: "Documents a second before real nodes, of those of the best fixed limit", Series: []string{"documents/s", "requests refused"}, Mark: 1, MarkName: "best fixed limit", Format: "%.2f"}
+	bars := chart.Bars{Title: "Documents a second before real nodes, of those of the best fixed limit", Series: []string{"documents/s", "requests refused"}, Mark: 1, MarkName: "best fixed limit", Format: "%.2f", Skip: 1}
 	for _, node := range []struct {
 		name    string
 		results []rateResult

@@ -46,6 +46,8 @@ func newProxy(target string, slots int) (*proxy, error) {
 	p.forward = &httputil.ReverseProxy{
 		Rewrite:   func(r *httputil.ProxyRequest) { r.SetURL(u) },
 		Transport: transport,
+		// What cannot be handed on is a gateway's answer; it is not worth a line.
+		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) },
 	}
 	return p, nil
 }

@@ -20,6 +20,9 @@ type Bars struct {
 	// none; MarkName says what it is.
 	Mark     float64
 	MarkName string
+	// Skip is how many colours are passed over, so that a series has the same one
+	// in charts with others before it.
+	Skip int
 	// Format gives the text of a value, such as "%.2f".
 	Format string
 }
@@ -81,18 +84,18 @@ text { font: 12px system-ui, sans-serif; fill: #24292f }
 .span { fill: #8c959f; opacity: .18 }
 .range { stroke: #24292f; stroke-width: 1 }
 .line { fill: none; stroke-width: 1.5 }
-.f0 { fill: #8c959f } .f1 { fill: #0969da } .f2 { fill: #bf8700 } .f3 { fill: #8250df } .f4 { fill: #1a7f37 }
-.s0 { stroke: #8c959f } .s1 { stroke: #0969da } .s2 { stroke: #bf8700 } .s3 { stroke: #8250df } .s4 { stroke: #1a7f37 }
+.f0 { fill: #8c959f } .f1 { fill: #0969da } .f2 { fill: #bf8700 } .f3 { fill: #8250df } .f4 { fill: #1a7f37 } .f5 { fill: #bf3989 }
+.s0 { stroke: #8c959f } .s1 { stroke: #0969da } .s2 { stroke: #bf8700 } .s3 { stroke: #8250df } .s4 { stroke: #1a7f37 } .s5 { stroke: #bf3989 }
 @media (prefers-color-scheme: dark) {
 text { fill: #e6edf3 } .faint { fill: #9198a1 } .range { stroke: #e6edf3 }
-.f1 { fill: #58a6ff } .f2 { fill: #d29922 } .f3 { fill: #bc8cff } .f4 { fill: #3fb950 }
-.s1 { stroke: #58a6ff } .s2 { stroke: #d29922 } .s3 { stroke: #bc8cff } .s4 { stroke: #3fb950 }
+.f1 { fill: #58a6ff } .f2 { fill: #d29922 } .f3 { fill: #bc8cff } .f4 { fill: #3fb950 } .f5 { fill: #f778ba }
+.s1 { stroke: #58a6ff } .s2 { stroke: #d29922 } .s3 { stroke: #bc8cff } .s4 { stroke: #3fb950 } .s5 { stroke: #f778ba }
 }
 </style>
 `
 
 // colours is how many series can be told apart.
-const colours = 5
+const colours = 6
 
 // SVG draws the chart.
 func (c Bars) SVG() []byte {
@@ -111,7 +114,7 @@ func (c Bars) SVG() []byte {
 	d.text(10, 20, "title", "start", c.Title)
 	at := 10.0
 	for i, name := range c.Series {
-		d.rect(at, 32, 10, 10, "f"+strconv.Itoa(i%colours))
+		d.rect(at, 32, 10, 10, "f"+strconv.Itoa((i+c.Skip)%colours))
 		d.text(at+15, 41, "", "start", name)
 		at += 30 + 7*float64(len(name))
 	}
@@ -129,7 +132,7 @@ func (c Bars) SVG() []byte {
 			if math.IsNaN(b.Value) {
 				continue
 			}
-			d.rect(left, line+1, x(b.Value)-left, barHeight-2, "f"+strconv.Itoa(i%colours))
+			d.rect(left, line+1, x(b.Value)-left, barHeight-2, "f"+strconv.Itoa((i+c.Skip)%colours))
 			end := b.Value
 			if b.Most > 0 {
 				d.line(x(b.Least), line+barHeight/2.0, x(b.Most), line+barHeight/2.0, "range")
