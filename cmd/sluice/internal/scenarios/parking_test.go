@@ -7,15 +7,20 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/sluicehq/sluice/cmd/sluice/internal/app"
 	"github.com/sluicehq/sluice/config"
 	"github.com/sluicehq/sluice/embedded"
+	"github.com/sluicehq/sluice/memory"
 )
 
 // parks has the records of held targets parked.
@@ -30,7 +35,9 @@ type tenants struct {
 
 func newTenants(t *testing.T, n int, partitions int32) *tenants {
 	t.Helper()
-	x := &tenants{newWorld(t, worldOptions{partitions: partitions, brokers: 2, virtual: true}), n, 0}
+	x := &tenants{newWorld(t, worldOptions{
+		partitions: partitions, brokers: 2, virtual: true, topics: map[string]int32{app.ParkedTopic(letters): 3},
+	}), n, 0}
 	x.effect = func(r *kgo.Record) embedded.Effect {
 		e := x.sequenced(r)
 		e.Index = tenantIndex(r)
@@ -203,4 +210,123 @@ func TestParking_OneCustomerBlocked(t *testing.T) {
 	})
 }
 
-var errNotYet = errors.New("not yet")
+// A member is killed, thrown out of the group, or joined by another at each
+// step of the protocol: nothing is lost, and everything is in order, although
+// Elasticsearch forgets deletes within a second.
+func TestParking_EachStep(t *testing.T) {
+	steps := []string{"state acknowledged", "records produced", "committed", "replay begun", "replay half", "reopened"}
+	for _, step := range steps {
+		for _, what := range []string{"kill", "thrown out", "rebalance"} {
+			t.Run(what+", "+step, func(t *testing.T) {
+				bubble(t, func(t *testing.T) { disturbParking(t, step, what) })
+			})
+		}
+	}
+}
+
+func disturbParking(t *testing.T, step, what string) {
+	x := newTenants(t, 2, 2)
+	for i := range x.n {
+		x.send(http.MethodPut, fmt.Sprintf("http://elasticsearch/events-%d", i), `{"settings":{"index":{"gc_deletes":"1s"}}}`)
+	}
+	small := func(cfg *config.Config, _ *app.Options) { cfg.Memory.HeldShare = memory.Share(8<<10) / memory.Share(cfg.Memory.Limit) }
+	start := func() *program {
+		return x.start(tenantSettings+"kafka: {session_timeout: 6s}\nmemory: {limit: 4MiB}\nindexer: {flush_bytes: 16KiB}", parks, small)
+	}
+	running := []*program{start()}
+	for range 20 {
+		x.more()
+	}
+	x.awaitDone(running...)
+	x.block(0, true)
+
+	// Requests tell of the steps of parking; they are dropped when it is time.
+	reached := make(chan struct{}, 1)
+	arm := func(key kmsg.Key, when func(kmsg.Request) bool) {
+		x.kafka.ControlKey(int16(key), func(req kmsg.Request) (kmsg.Response, error, bool) {
+			if !when(req) {
+				x.kafka.KeepControl()
+				return nil, nil, false
+			}
+			x.kafka.DropControl()
+			reached <- struct{}{}
+			return nil, errCut, true
+		})
+	}
+	switch step {
+	case "state acknowledged":
+		id := x.kafka.TopicInfo(app.ParkedTopic(letters)).TopicID
+		arm(kmsg.Produce, func(req kmsg.Request) bool {
+			return slices.ContainsFunc(req.(*kmsg.ProduceRequest).Topics, func(t kmsg.ProduceRequestTopic) bool {
+				return t.Topic == app.ParkedTopic(letters) || t.TopicID == id
+			})
+		})
+	case "records produced":
+		arm(kmsg.OffsetCommit, func(kmsg.Request) bool { return running[0].outcomes("parked") > 0 })
+	}
+	more := func(n int) {
+		for range n {
+			x.more()
+			pass(20 * time.Millisecond)
+		}
+	}
+	strike := func() {
+		switch what {
+		case "kill":
+			running[0].kill()
+			running = []*program{start()}
+		case "thrown out":
+			x.kafka.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Heartbeat}, TopLevel: true, Err: kerr.UnknownMemberID, Count: 1})
+		case "rebalance":
+			running = append(running, start())
+		}
+	}
+	early := step == "state acknowledged" || step == "records produced"
+	more(100)
+	if early {
+		<-reached
+		strike()
+	}
+	x.await("records to be parked, and commits to go on", func() error {
+		if n := x.lag(topic); n != 0 {
+			return fmt.Errorf("lag is %d", n)
+		}
+		for _, p := range running {
+			if p.outcomes("parked") > 0 || p.parked() > 0 {
+				return nil
+			}
+		}
+		return errors.New("nothing is parked")
+	}, running...)
+	if step == "committed" {
+		strike()
+	}
+	more(50)
+	slow := x.es.Inject(embedded.Rule{API: "bulk", Fault: embedded.Slow(150 * time.Millisecond)})
+	done := len(x.es.Ops("events-0"))
+	x.block(0, false)
+	replayed := func(n int) func() error {
+		return func() error {
+			if got := len(x.es.Ops("events-0")) - done; got < n {
+				return fmt.Errorf("%d records were replayed", got)
+			}
+			return nil
+		}
+	}
+	switch step {
+	case "replay begun":
+		x.await(step, replayed(1), running...)
+		strike()
+	case "replay half":
+		x.await(step, replayed(60), running...)
+		strike()
+	case "reopened":
+		x.awaitReopened(running...)
+		strike()
+	}
+	more(20)
+	slow.Remove()
+	x.awaitDone(running...)
+	x.awaitReopened(running...)
+	x.check()
+}
