@@ -929,3 +929,68 @@ func TestFailedDocuments(t *testing.T) {
 		}
 	})
 }
+
+// Nothing is copied before the fence of dual writing, and no tombstone is purged
+// before that of real deletes: a laggard still writes by the old table.
+func TestFencesAreAwaited(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.seed(20, 5)
+		w.create(2)
+		w.log.adopt()
+		_, err := w.m.DualWrite(w.Context(), request())
+		w.check(err)
+		w.log.adopt(0, 1, 3)
+		wait := w.start(w.m)
+		sleepFor(w, time.Minute)
+		w.state(Dual)
+
+		w.log.adopt()
+		w.log.remove("d7", "c2")
+		w.log.deliver()
+		w.log.mu.Lock()
+		w.log.frozen[partitionOf("late")] = true
+		w.log.mu.Unlock()
+		stop := w.consume()
+		sleepFor(w, time.Minute)
+		w.state(Sweeping)
+		if w.tombstonesLeft() != 1 {
+			w.Errorf("%d tombstones before the fence of real deletes, want 1", w.tombstonesLeft())
+		}
+		w.log.remove("late", "c1")
+		w.log.write(w.job().indices()[0], entry{id: "late", customer: "c1", deleted: true}, versionOf(0), true) // by the table of before
+		w.log.mu.Lock()
+		w.log.frozen[partitionOf("late")] = false
+		w.log.mu.Unlock()
+		w.check(wait())
+		stop()
+		w.same()
+		if w.tombstonesLeft() != 0 {
+			w.Error("a tombstone is left")
+		}
+	})
+}
+
+// S17 too: not another runner's but the runner's own request, which it gave up
+// and sent again.
+func TestS17OwnLateRequest(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.dual(20)
+		release := make(chan struct{})
+		held := w.copying(embedded.Fault{Hold: release, Late: true})
+		stop := w.consume()
+		w.check(w.m.Work(w.Context(), jobName, nil))
+		if held.Hits() != 1 {
+			w.Fatal("no copy was held")
+		}
+		for i := range 20 {
+			w.log.remove(fmt.Sprintf("d%d", i), fmt.Sprintf("c%d", i%5))
+		}
+		stop()
+		w.es.Restart() // forgets the deletes
+		close(release)
+		synctest.Wait()
+		if left := w.shown(w.job().indices()...); len(left) > 0 {
+			w.Errorf("resurrected: %v", left)
+		}
+	})
+}
