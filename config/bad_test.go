@@ -332,7 +332,6 @@ documents:
 overrides:
   - topics: [a]
     documents: {format: protobuf}
-indexer: {held: park}
 dead_letter: {topic: dead}
 routing: {stream: s}
 `, []string{
@@ -341,11 +340,9 @@ routing: {stream: s}
 		"sluice.yaml:5:3: documents.schema_registry: is not available yet; remove the section",
 		"sluice.yaml:6:3: documents.on_no_customer: is not available yet with this value; use dead_letter",
 		"sluice.yaml:9:17: overrides[0].documents.format: is not available yet with this value; use json, or raw to keep the bytes in a field",
-		"sluice.yaml:10:11: indexer.held: is not available yet with this value; use wait",
-		"sluice.yaml:12:11: routing.stream: is not available yet; name one index per customer: documents.index: events-${customer}",
+		"sluice.yaml:11:11: routing.stream: is not available yet; name one index per customer: documents.index: events-${customer}",
 	}},
 	{"parking without dead letters", "indexer: {held: park}\n", []string{
-		"sluice.yaml:1:11: indexer.held: is not available yet with this value; use wait",
 		"sluice.yaml:1:11: indexer.held: park needs a topic for the parked records; set dead_letter.topic: they go to its name with .parked",
 	}},
 }

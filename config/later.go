@@ -19,7 +19,6 @@ var later = []struct {
 	{"documents.format", []string{"avro", "protobuf", "json_schema"}, "use json, or raw to keep the bytes in a field"},
 	{"documents.schema_registry", nil, "remove the section"},
 	{"documents.on_no_customer", []string{"legacy"}, "use dead_letter"},
-	{"indexer.held", []string{"park"}, "use wait"},
 	{"routing.stream", nil, "name one index per customer: documents.index: events-${customer}"},
 }
 

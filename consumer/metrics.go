@@ -32,6 +32,10 @@ var (
 		"Age of the oldest record that is not handled, by its timestamp.", byPartition, nil)
 	descCommitted = prometheus.NewDesc("sluice_committed_offset",
 		"The committed offset.", byPartition, nil)
+	descNearStart = prometheus.NewDesc("sluice_log_start_near",
+		"1 for a source partition whose records that are not committed are within an hour of the log's start.", byPartition, nil)
+	descParked = prometheus.NewDesc("sluice_parked_targets",
+		"Targets whose records are parked, by source partition.", byPartition, nil)
 	descRebalances = prometheus.NewDesc("sluice_rebalances_total",
 		"Rebalances of the group that this member took part in.", nil, nil)
 	descCommitFailures = prometheus.NewDesc("sluice_commit_failures_total",
@@ -46,7 +50,7 @@ var (
 func (c *Consumer) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		descRecords, descConsumed, descInFlight, descQueueBytes, descPaused, descHalted, descHaltedAt, descLag,
-		descLagSeconds, descCommitted, descRebalances, descCommitFailures, descDataLoss, descBugs,
+		descLagSeconds, descCommitted, descNearStart, descParked, descRebalances, descCommitFailures, descDataLoss, descBugs,
 	} {
 		ch <- d
 	}
@@ -72,7 +76,9 @@ func (c *Consumer) Collect(ch chan<- prometheus.Metric) {
 		var bytes, committed, lag int64
 		var behind float64
 		var halt *Halt
+		var near bool
 		if a != nil {
+			near = a.nearStart
 			bytes, committed, halt = a.bytes, a.committed, a.halt
 			n, age := a.lag(now)
 			lag, behind = n, age.Seconds()
@@ -93,6 +99,12 @@ func (c *Consumer) Collect(ch chan<- prometheus.Metric) {
 		}
 		if committed >= 0 {
 			gauge(descCommitted, float64(committed), topic, partition)
+		}
+		if near {
+			gauge(descNearStart, 1, topic, partition)
+		}
+		if a.parking != nil {
+			gauge(descParked, float64(a.parking.count()), topic, partition)
 		}
 		if halt != nil {
 			gauge(descHalted, 1, topic, partition, halt.Kind)

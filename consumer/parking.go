@@ -418,6 +418,13 @@ func (p *parking) status() (all []ParkedTarget, waiting string) {
 	return all, waiting
 }
 
+// count is how many targets are parked.
+func (p *parking) count() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.all)
+}
+
 // linger waits; false: ctx has ended.
 func linger(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)

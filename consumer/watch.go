@@ -111,6 +111,7 @@ func (c *Consumer) watch(ctx context.Context) {
 		select {
 		case <-tick.C:
 			c.readEnds(ctx)
+			c.watchStarts(ctx)
 		case <-c.conflicts.wake:
 			if left := c.settleConflicts(ctx, c.conflicts.takeAll()); len(left) > 0 {
 				t := time.NewTimer(conflictRetry)

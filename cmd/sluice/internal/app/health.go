@@ -27,6 +27,9 @@ type view struct {
 	commitsSince time.Time
 	waiting      string // why a topic's partitions do not start; "": all do
 	waitingSince time.Time
+	parked       string // why records cannot be parked, or replayed; "": they can
+	parkedSince  time.Time
+	nearStart    string    // partitions whose records Kafka is about to delete; "": none
 	silent       time.Time // Elasticsearch has not answered since; zero: it does
 	silentReason string
 }
@@ -63,6 +66,10 @@ func judge(v view) (state admin.State, reason string, since time.Time) {
 		return admin.Throttled, "commits fail: " + v.commits, v.commitsSince
 	case v.letters.Alarm != "":
 		return admin.Throttled, "dead letters wait: " + v.letters.Alarm, v.letters.Since
+	case v.parked != "":
+		return admin.Throttled, "parked records wait: " + v.parked, v.parkedSince
+	case v.nearStart != "":
+		return admin.Throttled, "records that are not committed are within an hour of the log's start, where Kafka deletes: " + v.nearStart, time.Time{}
 	case v.indexer.Throttled:
 		return admin.Throttled, "Elasticsearch turns requests away", time.Time{}
 	case v.full:

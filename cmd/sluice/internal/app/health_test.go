@@ -35,6 +35,8 @@ func TestJudge(t *testing.T) {
 		"unanswered":      {view{joined: true, indexer: indexer.Status{BlockedOn: 1}}, admin.Blocked, "1 records", time.Time{}},
 		"halted, and out": {view{joined: true, halted: halted, silent: short}, admin.Waiting, "", short},
 		"letters":         {view{joined: true, letters: deadletter.Status{Alarm: "no topic", Since: long}}, admin.Throttled, "no topic", long},
+		"parked":          {view{joined: true, parked: "no topic", parkedSince: long}, admin.Throttled, "no topic", long},
+		"near the start":  {view{joined: true, nearStart: "events/3"}, admin.Throttled, "events/3", time.Time{}},
 		"429":             {view{joined: true, indexer: indexer.Status{Throttled: true}}, admin.Throttled, "turns", time.Time{}},
 		"full":            {view{joined: true, full: true}, admin.Throttled, "memory", time.Time{}},
 		"one target held": {view{joined: true, indexer: indexer.Status{Held: []indexer.HeldTarget{{Target: "a"}}}}, admin.Running, "", time.Time{}},

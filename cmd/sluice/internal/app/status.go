@@ -45,6 +45,9 @@ func (a *App) look(c consumer.Status) view {
 		v.letters = a.letters.Status()
 	}
 	v.silent, v.silentReason = a.link.state()
+	if a.parked != nil {
+		v.parked, v.parkedSince = a.parked.Trouble()
+	}
 	for _, p := range c.Partitions {
 		switch {
 		case p.Halt != nil:
@@ -53,6 +56,14 @@ func (a *App) look(c consumer.Status) view {
 			})
 		case p.State == consumer.StateWaiting && v.waiting == "":
 			v.waiting, v.waitingSince = fmt.Sprintf("topic %s: %s", p.Topic, p.Reason), p.Since
+		}
+		for _, l := range p.Parked {
+			if l.Trouble != "" && v.parked == "" {
+				v.parked = fmt.Sprintf("%s of %s/%d: %s", l.Target, p.Topic, p.Partition, l.Trouble)
+			}
+		}
+		if p.NearStart && v.nearStart == "" {
+			v.nearStart = fmt.Sprintf("%s/%d", p.Topic, p.Partition)
 		}
 	}
 	return v
