@@ -79,3 +79,20 @@ func BenchmarkRouteZipf(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkLookup is what a reader pays before each search.
+func BenchmarkLookup(b *testing.B) {
+	m := newMemory()
+	m.set("events", example)
+	w := NewWatcher(NewStore(m), "events", WatcherOptions{})
+	if _, err := w.Refresh(b.Context()); err != nil {
+		b.Fatal(err)
+	}
+	names := customers(1000)
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		if _, err := w.Lookup(names[i%len(names)]); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
