@@ -568,7 +568,6 @@ func TestS32PercentAndRollback(t *testing.T) {
 			w.Errorf("%d customers at 0 percent", len(none))
 		}
 		w.state(Synced)
-		w.check(nil)
 		cut(100)
 		_, err := w.m.Rollback(w.Context(), request(), []string{"x1"})
 		w.check(err)

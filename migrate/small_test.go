@@ -1,0 +1,264 @@
+package migrate
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/sluicehq/sluice/document"
+	"github.com/sluicehq/sluice/elastic"
+	"github.com/sluicehq/sluice/indexer/bulk"
+	"github.com/sluicehq/sluice/partition"
+)
+
+// Consumers and migrations must agree on what a tombstone is.
+func TestTombstoneField(t *testing.T) {
+	if TombstoneField != document.TombstoneField || TombstoneField+"_at" != document.TombstoneTimeField {
+		t.Error("the fields of tombstones have other names in package document")
+	}
+	if !tombstoneSource(document.AppendTombstone(nil, time.Now())) {
+		t.Error("a tombstone is not taken for one")
+	}
+}
+
+func TestParseCustomers(t *testing.T) {
+	doc := []byte(`{"customer":"a","n":7,"t":true,"o":{"x":["p","q"],"a/b":"slash"},"empty":"","null":null,"u":"\u00e9"}`)
+	for text, want := range map[string]string{
+		"field:/customer": "a", "field:/n": "7", "field:/t": "true", "field:/o/x/1": "q", "field:/o/a~1b": "slash", "field:/u": "é",
+		"field:/empty": "-", "field:/null": "-", "field:/o": "-", "field:/none": "-", "field:/customer/x": "-", "field:/o/x/9": "-",
+		"id": "a:1", "id:^([^:]+):": "a", "id:^(x)": "-", "routing": "r",
+	} {
+		c, err := ParseCustomers(text)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		got, ok := c.Of("a:1", "r", doc)
+		if !ok {
+			got = "-"
+		}
+		if got != want {
+			t.Errorf("%s: %q, want %q", text, got, want)
+		}
+	}
+	for _, text := range []string{"", "key", "field:", "field:x", "id:(", "id:x", "id:(a)(b)", "header:h"} {
+		if _, err := ParseCustomers(text); err == nil {
+			t.Errorf("%q is no error", text)
+		}
+	}
+	c, err := ParseCustomers("field:/customer")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, bad := range []string{strings.Repeat("x", partition.MaxCustomer+1), "\xff"} {
+		text, err := json.Marshal(map[string]string{"customer": bad})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, ok := c.Of("1", "", text); ok && got == bad {
+			t.Errorf("%.20q can be routed", bad)
+		}
+	}
+}
+
+// A field that holds less than the whole text must not be searched by.
+func TestCountable(t *testing.T) {
+	for mapping, want := range map[string]string{
+		`{"properties":{"c":{"type":"keyword"}}}`:                                  "c",
+		`{"properties":{"c":{"type":"keyword","ignore_above":256}}}`:               "c",
+		`{"properties":{"c":{"type":"keyword","ignore_above":255}}}`:               "",
+		`{"properties":{"c":{"type":"keyword","normalizer":"lower"}}}`:             "",
+		`{"properties":{"c":{"type":"keyword","doc_values":false}}}`:               "",
+		`{"properties":{"c":{"type":"text","fields":{"raw":{"type":"keyword"}}}}}`: "c.raw",
+		`{"properties":{"c":{"type":"text"}}}`:                                     "",
+		`{"properties":{"c":{"type":"long"}}}`:                                     "",
+		`{"properties":{"d":{"type":"keyword"}}}`:                                  "",
+		`{}`: "",
+	} {
+		c, err := ParseCustomers("field:/c")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := c.Countable(json.RawMessage(mapping)); got != want {
+			t.Errorf("%s: %q, want %q", mapping, got, want)
+		}
+	}
+}
+
+func TestCanonicalContent(t *testing.T) {
+	equal := [][2]string{
+		{`{"a":1,"b":2}`, "{ \"b\" : 2.0,\n\"a\": 1e0 }"},
+		{`[1.50]`, `[1.5]`},
+		{`{"a":-0}`, `{"a":0}`},
+		{`1e2`, `100`},
+		{`"\u00e9"`, `"é"`},
+		{`{"a":1,"when":5}`, `{"a":1,"when":6}`},
+		{`{"a":0.1}`, `{"a":1e-1}`},
+	}
+	differ := [][2]string{
+		{`{"a":1}`, `{"a":"1"}`},
+		{`{"a":null}`, `{}`},
+		{`[1,2]`, `[2,1]`},
+		{`9007199254740993`, `9007199254740992`},
+		{`{"a":{"when":5}}`, `{"a":{"when":6}}`},
+		{`{"a":"x,b"}`, `{"a":"x","b":""}`},
+		{`1e1000000`, `1e999999`},
+		{`true`, `"true"`},
+	}
+	hash := func(text string) uint64 {
+		h, err := contentHash(json.RawMessage(text), []string{"when"})
+		if err != nil {
+			t.Errorf("%s: %v", text, err)
+		}
+		return h
+	}
+	for _, pair := range equal {
+		if hash(pair[0]) != hash(pair[1]) {
+			t.Errorf("%s and %s are the same content", pair[0], pair[1])
+		}
+	}
+	for _, pair := range differ {
+		if hash(pair[0]) == hash(pair[1]) {
+			t.Errorf("%s and %s are not the same content", pair[0], pair[1])
+		}
+	}
+}
+
+// Digests do not hang on the order, add up, and tell any two sets apart.
+func TestDigestProperties(t *testing.T) {
+	type doc struct {
+		id      string
+		version int64
+		content uint64
+	}
+	docs := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) doc {
+		return doc{rapid.StringN(1, 4, 8).Draw(t, "id"), rapid.Int64Range(0, 1<<62).Draw(t, "version"), rapid.Uint64().Draw(t, "content")}
+	}), 0, 20)
+	digest := func(docs []doc) (s sum) {
+		for _, d := range docs {
+			s.add(d.id, d.version, d.content)
+		}
+		return s
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		all := docs.Draw(t, "documents")
+		whole := digest(all)
+		if digest(rapid.Permutation(all).Draw(t, "order")) != whole {
+			t.Error("the order matters")
+		}
+		cut := rapid.IntRange(0, len(all)).Draw(t, "cut")
+		a, b := digest(all[:cut]), digest(all[cut:])
+		if (sum{a.count + b.count, a.a + b.a, a.b + b.b}) != whole {
+			t.Error("digests of parts do not add up")
+		}
+		if len(all) > 0 {
+			i := rapid.IntRange(0, len(all)-1).Draw(t, "which")
+			changed := append([]doc(nil), all...)
+			changed[i].version++
+			if digest(changed) == whole {
+				t.Error("another version is not seen")
+			}
+			if digest(append(changed, all[i], all[i])) == whole {
+				t.Error("two equal documents cancel")
+			}
+		}
+	})
+}
+
+func TestVerdict(t *testing.T) {
+	for _, c := range []struct {
+		item   bulk.Item
+		want   ending
+		fenced bool
+	}{
+		{bulk.Item{Status: 201, Result: bulk.Created}, written, false},
+		{bulk.Item{Status: 200, Result: bulk.Updated}, written, false},
+		{bulk.Item{Status: 404, Result: bulk.NotFound}, written, false},
+		{bulk.Item{Status: 409, Failed: true, Type: bulk.Text("version_conflict_engine_exception")}, superseded, false},
+		{bulk.Item{Status: 400, Failed: true, Type: bulk.Text("document_parsing_exception")}, failed, false},
+		{bulk.Item{Status: 400, Failed: true, Type: bulk.Text("illegal_argument_exception")}, failed, false},
+		{bulk.Item{Status: 413, Failed: true, Type: bulk.Text("x")}, failed, false},
+		{bulk.Item{Status: 400, Failed: true, Type: bulk.Text("index_closed_exception")}, unsettled, false},
+		{bulk.Item{Status: 403, Failed: true, Type: bulk.Text("cluster_block_exception")}, unsettled, false},
+		{bulk.Item{Status: 429, Failed: true, Type: bulk.Text("es_rejected_execution_exception")}, unsettled, false},
+		{bulk.Item{Status: 503, Failed: true, Type: bulk.Text("unavailable_shards_exception")}, unsettled, false},
+		{bulk.Item{Status: 500, Failed: true, Type: bulk.Text("null_pointer_exception")}, unsettled, false},
+		{bulk.Item{Status: 404, Failed: true, Type: bulk.Text("index_not_found_exception")}, unsettled, true},
+	} {
+		got, err := verdict(c.item)
+		if got.ending != c.want || errors.Is(err, errFenced) != c.fenced {
+			t.Errorf("%d %s: %d, %v", c.item.Status, c.item.Type, got.ending, err)
+		}
+	}
+}
+
+func TestItemsCoverEverySequenceNumber(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		b := Backfill{First: rapid.IntRange(0, 100).Draw(t, "first"), MaxSeqNo: rapid.SliceOfN(rapid.Int64Range(-1, 1_000_000), 1, 6).Draw(t, "max")}
+		b.Count = b.split(rapid.IntRange(0, 64).Draw(t, "concurrency"))
+		next := make([]int64, len(b.MaxSeqNo))
+		for n := b.First; n < b.First+b.Count; n++ {
+			i := b.item(n)
+			if i.After+1 != next[i.Shard] || i.To < i.After || i.Cursor != i.After {
+				t.Fatalf("%+v where %d comes next", i, next[i.Shard])
+			}
+			next[i.Shard] = i.To + 1
+		}
+		for shard, most := range b.MaxSeqNo {
+			if next[shard] != most+1 {
+				t.Fatalf("shard %d ends at %d, not at %d", shard, next[shard]-1, most)
+			}
+		}
+	})
+}
+
+func TestForbids(t *testing.T) {
+	const pattern = "events-*-j7*"
+	for setting, want := range map[string]bool{
+		"": false, "true": false, "false": true, "-events-*-j7*,+*": true, "+a*,-events-*-j7*": false, "-x*,-events-*-j7*,+*": true, "-*": true,
+	} {
+		if got := forbids(setting, pattern); got != want {
+			t.Errorf("%q: %t", setting, got)
+		}
+	}
+}
+
+func TestWatermark(t *testing.T) {
+	for text, want := range map[string]string{"85%": "85 0 true", "10gb": "0 10737418240 true", "": "0 0 false", "x": "0 0 false"} {
+		percent, free, ok := watermark(text)
+		if got := fmt.Sprint(percent, " ", free, " ", ok); got != want {
+			t.Errorf("%q: %s, want %s", text, got, want)
+		}
+	}
+}
+
+func TestUnsuitable(t *testing.T) {
+	for name, d := range map[string]elastic.Definition{
+		"no _source":     {Mappings: json.RawMessage(`{"_source":{"enabled":false}}`)},
+		"final pipeline": {Mappings: json.RawMessage(`{}`), Settings: map[string]any{"index.final_pipeline": "p"}},
+		"time series":    {Mappings: json.RawMessage(`{}`), Settings: map[string]any{"index.mode": "time_series"}},
+	} {
+		if unsuitable(d) == "" {
+			t.Errorf("%s: nothing is said", name)
+		}
+	}
+	if problem := unsuitable(elastic.Definition{Mappings: json.RawMessage(`{}`), Settings: map[string]any{"index.final_pipeline": "_none"}}); problem != "" {
+		t.Error(problem)
+	}
+}
+
+func TestStatusLine(t *testing.T) {
+	s := Status{
+		Job:   &Job{Name: "j7", State: Backfilling, Backfill: Backfill{Count: 4, Total: 673_000_000}, Throttle: Limits{Concurrency: 16}, Fence: Fence{Epoch: 17, Passed: true}},
+		Owner: "a", Seen: 412_000_000, Epoch: 17, Progress: Progress{Rate: 18_400, Concurrency: 6, Reason: "live lag 9 records > 5s"},
+	}
+	const want = "j7 BACKFILLING 61.2% 412M/673M docs 18.4k/s eta 3h56m conc 6/16 throttled: live lag 9 records > 5s epoch 17 fence ok verify -"
+	if got := s.Line(); got != want {
+		t.Errorf("\n%s\n%s", got, want)
+	}
+}
