@@ -132,7 +132,7 @@ func TestReportsAreDrawn(t *testing.T) {
 		}}},
 		Quotas:      []quotaResult{{Mode: "runtime", CPUs: 1, run: run{DocsPerS: 1e5}}},
 		QuotaChange: []quotaChange{{Mode: "runtime", CPUs: []float64{0.5, 1.5}, PhaseS: 2, DocsPer: []float64{1, 2, 3, 4}}},
-		Limiter:     &limiterResults{Far: judgeFar(farDiary(16, 16)), Bare: []rateResult{{Limit: 0, DocsPerS: 1}, {Limit: 2, DocsPerS: 2}}},
+		Limiter:     &limiterResults{Far: judgeFar(farDiary(16, 16)), Bare: []rateResult{{Limit: 0, DocsPerS: 1, Round: 1}, {Limit: 2, DocsPerS: 2, Round: 1}}},
 	}
 	file := t.TempDir() + "/r.json"
 	if err := r.write(file); err != nil {

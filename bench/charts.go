@@ -175,6 +175,9 @@ func drawRates(r *limiterResults) []byte {
 		var limits []int
 		byLimit := map[int][]rateResult{}
 		for _, result := range node.results {
+			if result.Round == 0 {
+				continue
+			}
 			if byLimit[result.Limit] == nil {
 				limits = append(limits, result.Limit)
 			}

@@ -77,6 +77,7 @@ const farFlush = "{flush_bytes: 64KiB, flush_documents: 100}"
 const (
 	rateSettle = 10 * time.Second
 	rateWindow = 10 * time.Second
+	rateRounds = 3 // the first warms the node up and does not count
 )
 
 func limiter(ctx context.Context, args []string) error {
@@ -265,10 +266,10 @@ func firstRequest(ctx context.Context, p *proxy) (time.Time, error) {
 	return time.Time{}, errors.New("no bulk request came within a minute")
 }
 
-// rates measures fixed limits and Sluice's own in turns, twice.
+// rates measures fixed limits and Sluice's own in turns.
 func (l *lab) rates(ctx context.Context, limits ...int) ([]rateResult, error) {
 	var results []rateResult
-	for round := range 2 {
+	for round := range rateRounds {
 		for _, limit := range append([]int{0}, limits...) {
 			r, err := l.rate(ctx, limit)
 			if err != nil {
@@ -332,6 +333,9 @@ func (l *lab) rate(ctx context.Context, limit int) (rateResult, error) {
 func bestOf(results []rateResult) (limit int, best, own, refused float64) {
 	rates := map[int][]float64{}
 	for _, r := range results {
+		if r.Round == 0 {
+			continue
+		}
 		rates[r.Limit] = append(rates[r.Limit], r.DocsPerS)
 		if r.Limit == 0 {
 			refused = max(refused, r.Refused)

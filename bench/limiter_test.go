@@ -61,8 +61,8 @@ func TestTheFarRunIsJudged(t *testing.T) {
 	var out strings.Builder
 	results := limiterResults{
 		Far:      slow,
-		Bare:     []rateResult{{Limit: 0, DocsPerS: 90}, {Limit: 4, DocsPerS: 100}, {Limit: 1, DocsPerS: 50}},
-		Refusing: []rateResult{{Limit: 0, DocsPerS: 96, Refused: 0.03}, {Limit: 4, DocsPerS: 100}},
+		Bare:     []rateResult{{Limit: 4, DocsPerS: 1}, {Limit: 0, DocsPerS: 90, Round: 1}, {Limit: 4, DocsPerS: 100, Round: 1}, {Limit: 1, DocsPerS: 50, Round: 1}},
+		Refusing: []rateResult{{Limit: 0, Refused: 1}, {Limit: 0, DocsPerS: 96, Refused: 0.03, Round: 1}, {Limit: 4, DocsPerS: 100, Round: 1}},
 	}
 	if err := results.table(&out); err != nil {
 		t.Fatal(err)
