@@ -37,6 +37,7 @@ var (
 	offsets    = suite{room: "offsets"}
 	generation = suite{room: "generation"}
 	document   = suite{room: "document"}
+	partition  = suite{room: "partition", run: "Cache|Purge|Watcher|Change|S38"}
 	consumer   = suite{room: "consumer", run: "Revoke|Metrics|Shutdown|MetaRoundTrip"}
 	deadletter = suite{room: "deadletter", run: "Oversize|Recreated"}
 	indexer    = suite{room: "indexer"}
@@ -83,6 +84,10 @@ var mutants = []mutant{
 	{"part-is-letter", deadletter, ""},
 	{"letter-of-another-topic", deadletter, ""},
 	{"null-becomes-empty", consumer, ""},
+	{"cache-never-purged", partition, ""},
+	{"table-goes-back", partition, ""},
+	{"customer-moves", partition, ""},
+	{"stale-reader-believes", partition, ""},
 }
 
 func main() {
