@@ -36,7 +36,7 @@ var _ migrate.Group = Group{}
 
 // NewMigrations returns the manager of the migrations of cfg's stream. owner
 // names this process in leases.
-func NewMigrations(cfg *config.Config, mapper *document.Mapper, client *elastic.Client, group Group, owner string, log zerolog.Logger) *migrate.Manager {
+func NewMigrations(cfg *config.Config, mapper *document.Mapper, client *elastic.Client, group migrate.Group, owner string, log zerolog.Logger) *migrate.Manager {
 	control := client.Control(cfg.Routing.ControlIndex)
 	tombstones := cfg.Documents.Deletes == "tombstone"
 	versions := migrate.Versions{Ours: ours(cfg, mapper)}
@@ -49,6 +49,15 @@ func NewMigrations(cfg *config.Config, mapper *document.Mapper, client *elastic.
 		Cluster: client, Control: control, Tables: partition.NewStore(control), Group: group, Stream: cfg.Routing.Stream,
 		Versions: versions, Tombstones: tombstones, MaxStaleness: cfg.Routing.MaxStaleness, Owner: owner, Log: log,
 	})
+}
+
+// jobs are the migrations of the stream; nil for a stream that is not routed.
+func (a *App) jobs() admin.Jobs {
+	if a.routing == nil {
+		return nil
+	}
+	// Without a group: who asks a replica asks for what is recorded.
+	return jobs{NewMigrations(a.cfg, a.mapper, a.elastic, nil, "", a.log)}
 }
 
 // jobs shows the migrations of the process's stream on its admin address.
