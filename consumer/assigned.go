@@ -58,7 +58,8 @@ func (a *assignment) startAt(offset, committed int64, epoch int32) {
 // "the end" means another place at the next start.
 func (c *Consumer) adjustOffsets(ctx context.Context, offsets map[string]map[int32]kgo.Offset) (map[string]map[int32]kgo.Offset, error) {
 	start, err := startOffset(c.cfg.Reset)
-	if err != nil || c.cfg.Reset == "" || c.cfg.Reset == "earliest" || c.cfg.Reset == "none" {
+	earliest := c.cfg.Reset == "" || c.cfg.Reset == "earliest"
+	if err != nil || earliest && c.o.Routing == nil || c.cfg.Reset == "none" {
 		return offsets, nil //nolint:nilerr // New has checked it
 	}
 	var topics []string
@@ -73,9 +74,12 @@ func (c *Consumer) adjustOffsets(ctx context.Context, offsets map[string]map[int
 		return offsets, nil
 	}
 	var listed kadm.ListedOffsets
-	if c.cfg.Reset == "latest" {
+	switch {
+	case earliest: // said under the epoch even if no record ever comes
+		listed, err = c.adm.ListStartOffsets(ctx, topics...)
+	case c.cfg.Reset == "latest":
 		listed, err = c.adm.ListEndOffsets(ctx, topics...)
-	} else {
+	default:
 		listed, err = c.adm.ListOffsetsAfterMilli(ctx, start.EpochOffset().Offset, topics...)
 	}
 	if err != nil {

@@ -44,6 +44,10 @@ type assignment struct {
 	// a batch may have been cut short.
 	suspect atomic.Bool
 
+	// origin is the assignment that this one goes back to, through those that
+	// started over; itself where it is the first.
+	origin *assignment
+
 	// The dispatcher's own: the generation of the records below genUntil.
 	gen      int
 	genUntil int64
@@ -57,6 +61,14 @@ type assignment struct {
 	// doubtful says that the partition may have been another member's meanwhile:
 	// nothing is committed, it starts over.
 	doubtful bool
+
+	// epoch is that of the routing table under which records are mapped; 0: the
+	// stream is not routed, or no table was read yet.
+	epoch int64
+	// admitted says that the table is not older than what the group has
+	// committed: nothing is mapped or committed before. said says that a commit
+	// names epoch. Both are true where the stream is not routed.
+	admitted, said bool
 
 	over    bool // it ended: outcomes are of no consequence any more
 	tracker offsets.Tracker
@@ -72,7 +84,15 @@ type assignment struct {
 
 	halt     *Halt // nil while it runs
 	blockers []*blocker
-	skipped  map[uint64]bool // records that an operator is skipping; true: without a dead letter
+	// skipped are records that an operator is skipping, or of which one side was
+	// skipped; true: without a dead letter.
+	skipped map[uint64]bool
+	// stains are the customers of records that one side has rejected and that are
+	// not known to be marked dirty.
+	stains map[uint64]string
+	// halves are the outcomes of records whose other target is not done yet, where
+	// they decide what the record counts as.
+	halves map[uint64]outcome
 
 	committed int64 // what the broker has agreed to; -1: nothing
 	start     int64 // log start
@@ -270,6 +290,7 @@ func (a *assignment) settle(o outcome, seqs ...uint64) {
 	handled, abandoned, err := a.tracker.Settle(seqs, o != outAbandoned)
 	a.l.counts[o] += uint64(handled)
 	a.l.counts[outAbandoned] += uint64(abandoned)
+	a.countHalves(o, seqs)
 	restart := abandoned > 0 && a.settled == nil
 	a.wakeIfSettled()
 	a.l.mu.Unlock()
@@ -282,10 +303,47 @@ func (a *assignment) settle(o outcome, seqs ...uint64) {
 	}
 }
 
+// require has the record seq wait for targets settlements.
+func (a *assignment) require(seq uint64, targets int) {
+	a.l.mu.Lock()
+	defer a.l.mu.Unlock()
+	a.tracker.Require(seq, targets)
+}
+
+// countHalves sees to what a record with several targets counts as, of which one
+// was settled with o: as dead-lettered, parked or ignored if one of them was,
+// whichever came last; abandoned beats all. l.mu must be held.
+func (a *assignment) countHalves(o outcome, seqs []uint64) {
+	decides := o == outDeadLettered || o == outParked || o == outIgnored
+	if !decides && len(a.halves) == 0 {
+		return
+	}
+	for _, seq := range seqs {
+		if a.tracker.Waits(seq) {
+			if decides {
+				if a.halves == nil {
+					a.halves = make(map[uint64]outcome)
+				}
+				a.halves[seq] = o
+			}
+			continue
+		}
+		half, ok := a.halves[seq]
+		if !ok {
+			continue
+		}
+		delete(a.halves, seq)
+		if o != outAbandoned {
+			a.l.counts[o]--
+			a.l.counts[half]++
+		}
+	}
+}
+
 // wakeIfSettled ends the wait of release once nothing but blockers is left;
 // l.mu must be held.
 func (a *assignment) wakeIfSettled() {
-	if a.settled != nil && a.tracker.Outstanding() <= len(a.blockers) {
+	if a.settled != nil && a.tracker.Waiting() <= len(a.blockers) {
 		select {
 		case <-a.settled:
 		default:
@@ -297,8 +355,9 @@ func (a *assignment) wakeIfSettled() {
 // Reject implements indexer.Source.
 func (a *assignment) Reject(seq uint64, r *indexer.Rejection) {
 	discard, skipped := a.skippedNow(seq)
+	a.stain(seq, r)
 	if discard || a.topic.rules.OnRejected() == document.Drop {
-		a.settle(outIgnored, seq)
+		a.ignore(seq)
 		return
 	}
 	letter, ok := a.letter(seq, r)
@@ -336,7 +395,7 @@ func (a *assignment) Conflict(seq uint64, stored int64, r *indexer.Rejection) {
 func (a *assignment) reject(seq uint64, letter *deadletter.Letter) {
 	switch a.topic.rules.OnRejected() {
 	case document.Drop:
-		a.settle(outIgnored, seq)
+		a.ignore(seq)
 	case document.ToDeadLetter:
 		a.writeLetter(seq, letter)
 	default:
@@ -348,6 +407,10 @@ func (a *assignment) reject(seq uint64, letter *deadletter.Letter) {
 func (a *assignment) writeLetter(seq uint64, letter *deadletter.Letter) {
 	if a.c.o.DeadLetters == nil {
 		a.block(seq, letter, HaltRejected)
+		return
+	}
+	if customer, ok := a.takeStain(seq); ok {
+		a.c.markFirst(a, seq, customer, func() { a.writeLetter(seq, letter) })
 		return
 	}
 	if mutantLetter {
@@ -400,6 +463,7 @@ func (a *assignment) letterAt(offset int64, generation int, r *indexer.Rejection
 		Type:       r.Type,
 		Status:     r.Status,
 		Target:     r.Target,
+		Side:       string(m.side),
 		Attempts:   r.Attempts,
 		Sequence:   r.Version,
 		Generation: generation,
@@ -494,14 +558,14 @@ func (a *assignment) forget() int {
 func (a *assignment) committable(all bool) (at kgo.EpochOffset, ok bool) {
 	a.l.mu.Lock()
 	defer a.l.mu.Unlock()
-	if a.over || a.doubtful {
+	if a.over || a.doubtful || !a.admitted {
 		return at, false
 	}
 	offset, ok := a.tracker.Committable()
 	if mutantEarly {
 		offset, ok = a.tracker.Position()
 	}
-	if !ok || offset < a.committed || offset == a.committed && !all {
+	if !ok || offset < a.committed || offset == a.committed && !all && a.said {
 		return at, false
 	}
 	at = kgo.EpochOffset{Epoch: a.epochOf(offset), Offset: offset}
@@ -558,9 +622,22 @@ func (a *assignment) restartPoint() (at kgo.EpochOffset, ok bool) {
 	return kgo.EpochOffset{Epoch: a.epochOf(offset), Offset: offset}, true
 }
 
-// commitAgreed notes a commit that the broker has acknowledged.
-func (a *assignment) commitAgreed(offset int64) {
+// commitAgreed notes what the broker says is committed; late says that the
+// assignment, which waits for a commit of its own to begin, has none to make.
+func (a *assignment) commitAgreed(offset int64) (late bool) {
 	a.l.mu.Lock()
 	defer a.l.mu.Unlock()
 	a.committed = max(a.committed, offset)
+	at, ok := a.tracker.Committable()
+	return ok && !a.said && at < a.committed
+}
+
+// commitDone notes a commit of this assignment that the broker has acknowledged;
+// first says that none before named the epoch.
+func (a *assignment) commitDone(offset int64) (first bool) {
+	a.l.mu.Lock()
+	defer a.l.mu.Unlock()
+	a.committed = max(a.committed, offset)
+	first, a.said = !a.said, true
+	return first
 }

@@ -155,7 +155,9 @@ func (c *Consumer) checkMember(as []*assignment) error {
 		}
 		for _, a := range as {
 			if o, ok := commits.Lookup(a.l.topic, a.id); ok && o.Err == nil {
-				a.commitAgreed(o.At)
+				if a.commitAgreed(o.At) {
+					c.restart(a, "the group has committed more than it begins with")
+				}
 			}
 		}
 	}
@@ -185,7 +187,7 @@ func (c *Consumer) commitOffsets(offsets map[string]map[int32]kgo.EpochOffset, b
 			for j := range t.Partitions {
 				p := &t.Partitions[j]
 				if a := by[tp{t.Topic, p.Partition}]; a != nil {
-					meta := a.topic.commitMeta(p.Partition, p.Offset).String()
+					meta := a.topic.commitMeta(p.Partition, p.Offset, a.epoch).String()
 					p.Metadata = &meta
 				}
 			}
@@ -215,8 +217,8 @@ func (c *Consumer) commitOffsets(offsets map[string]map[int32]kgo.EpochOffset, b
 					}
 					continue
 				}
-				if a := by[tp{name, p.Partition}]; a != nil {
-					a.commitAgreed(offsets[name][p.Partition].Offset)
+				if a := by[tp{name, p.Partition}]; a != nil && a.commitDone(offsets[name][p.Partition].Offset) {
+					c.pauses.clear(pauseStarting, a) // it was admitted, and waited for this
 				}
 			}
 		}
@@ -229,9 +231,10 @@ func (c *Consumer) commitOffsets(offsets map[string]map[int32]kgo.EpochOffset, b
 	return failed
 }
 
-// commitMeta is the metadata of a commit of a partition at offset.
-func (t *topic) commitMeta(partition int32, offset int64) commitMeta {
-	m := commitMeta{Version: commitVersion, Generation: t.newest(partition, offset)}
+// commitMeta is the metadata of a commit of a partition at offset: from there on
+// records are written under epoch.
+func (t *topic) commitMeta(partition int32, offset, epoch int64) commitMeta {
+	m := commitMeta{Version: commitVersion, Epoch: epoch, Generation: t.newest(partition, offset)}
 	if k := t.known.Load(); k != nil {
 		m.TopicID, m.Partitions = k.id, k.partitions
 	}

@@ -59,6 +59,9 @@ type Options struct {
 	Routing Routing
 	// Dirty is required with Routing.
 	Dirty Dirty
+	// AdoptTimeout is how long requests on the wire are waited for when a table
+	// is adopted: the longest that one may take. 0: 20 s.
+	AdoptTimeout time.Duration
 	// Parking may be nil: the records of held targets wait in memory, and what
 	// was parked before stays where it is.
 	Parking *Parking
@@ -109,6 +112,7 @@ type Consumer struct {
 	pauses     *pauses
 	resolveNow chan struct{}
 	conflicts  conflictQueue
+	stains     stainQueue
 
 	tasks         sync.WaitGroup // commits on their way, and what is parked
 	queued        atomic.Int64   // bytes in all queues
@@ -122,7 +126,12 @@ type Consumer struct {
 	// time. It is a channel because it is held across waits.
 	turn    chan struct{}
 	commits commitState
+	hurry   atomic.Bool // a commit is due before its time
 	trouble trouble
+
+	// epoch is that of the routing table in force; 0: none is.
+	epoch    atomic.Int64
+	adopting chan struct{} // taken by whoever adopts an epoch
 
 	mu      sync.Mutex
 	held    map[tp]*assignment
@@ -168,12 +177,17 @@ func New(cfg Config, o Options) (*Consumer, error) {
 		resumes: cfg.OnDataLoss == "resume",
 		ended:   make(chan struct{}),
 		turn:    make(chan struct{}, 1),
-		held:    make(map[tp]*assignment),
-		topics:  make(map[string]*topic),
-		ledgers: make(map[tp]*ledger),
+
+		adopting: make(chan struct{}, 1),
+		held:     make(map[tp]*assignment),
+		topics:   make(map[string]*topic),
+		ledgers:  make(map[tp]*ledger),
 
 		resolveNow: make(chan struct{}, 1),
 		takes:      make(chan struct{}, parkedTakes),
+	}
+	if o.Routing != nil && o.Dirty == nil {
+		return nil, errors.New("consumer: a routed stream needs somewhere to mark customers dirty")
 	}
 	c.highMark = min(highMark, max(o.Budget.Limit()/8, 1))
 	c.lowMark = c.highMark / 2
@@ -190,6 +204,7 @@ func New(cfg Config, o Options) (*Consumer, error) {
 	}
 	c.hooks.decoding.suspect = c.suspect
 	c.conflicts.wake = make(chan struct{}, 1)
+	c.stains.wake = make(chan struct{}, 1)
 
 	client, errClient := ClientOptions(cfg, c.log)
 	group, errGroup := c.groupOptions()
@@ -238,6 +253,10 @@ func (c *Consumer) Run(ctx context.Context) error {
 	wg.Go(func() { c.resolve(inner) })
 	wg.Go(func() { c.watch(inner) })
 	wg.Go(func() { c.knock(inner) })
+	if c.o.Routing != nil {
+		wg.Go(func() { c.follow(inner) })
+		wg.Go(func() { c.mark(inner) })
+	}
 	if c.cfg.GroupProtocol == "consumer" {
 		wg.Go(func() { c.checkBrokers(inner) })
 	}
@@ -288,7 +307,7 @@ func (c *Consumer) poll() {
 		// is known now. A poll without records keeps nothing back: what a
 		// callback may not interrupt takes turn.
 		c.cl.AllowRebalance()
-		if now := c.now(); !now.Before(next) {
+		if now := c.now(); c.hurry.Swap(false) || !now.Before(next) {
 			next = now.Add(c.cfg.CommitInterval)
 			c.startCommit()
 		}
@@ -502,6 +521,8 @@ func (c *Consumer) begin(t *topic, partition int32) *assignment {
 		c.ledgers[k] = l
 	}
 	a := &assignment{c: c, l: l, topic: t, id: partition, fetched: -1, committed: -1, start: -1, end: -1}
+	a.origin = a
+	a.epoch, a.admitted, a.said = c.epoch.Load(), c.o.Routing == nil, c.o.Routing == nil
 	if c.o.Parking != nil {
 		a.parking = c.newParking(a)
 	}
@@ -709,29 +730,48 @@ func (c *Consumer) restart(a *assignment, why string) {
 func (c *Consumer) restartAt(a *assignment, at kgo.EpochOffset) {
 	a.stop()
 	<-c.dispatcher.flush()
-	committed := a.committedNow()
-	a.forget()
-	a.parking.end()
-	c.o.Sink.Drop(a)
-	own, _ := c.pauses.of(a)
-	c.pauses.remove(a)
-	c.mu.Lock()
-	b := c.begin(a.topic, a.id)
-	c.mu.Unlock()
-	b.l.mu.Lock()
-	b.tracker.Advance(at.Offset)
-	b.fetched = at.Offset
-	b.committed = min(committed, at.Offset)
-	b.start, b.end = a.start, a.end
-	b.l.mu.Unlock()
-	c.cl.SetOffsets(map[string]map[int32]kgo.EpochOffset{a.l.topic: {a.id: at}})
-	b.parking.begin()
-	if own = own&pauseStarting | c.pauseParking(); own != 0 {
+	c.replace(map[*assignment]kgo.EpochOffset{a: at})
+}
+
+// replace ends assignments, of which the dispatcher holds nothing, and begins
+// others of the same partitions, each at its offset. What halted one for good,
+// and no delivery would find again, halts its successor. It runs in the poll
+// loop, with turn held.
+func (c *Consumer) replace(old map[*assignment]kgo.EpochOffset) {
+	offsets := make(map[string]map[int32]kgo.EpochOffset)
+	for a, at := range old {
+		committed := a.committedNow()
+		a.forget()
+		a.parking.end()
+		c.o.Sink.Drop(a)
+		own, _ := c.pauses.of(a)
+		c.pauses.remove(a)
+		c.mu.Lock()
+		b := c.begin(a.topic, a.id)
+		c.mu.Unlock()
+		b.origin = a.origin
+		own = own&pauseStarting | c.pauseParking()
+		b.l.mu.Lock()
+		b.tracker.Advance(at.Offset)
+		b.marks = append(b.marks, mark{offset: at.Offset - 1, epoch: at.Epoch})
+		b.fetched = at.Offset
+		b.committed = min(committed, at.Offset)
+		b.start, b.end = a.start, a.end
+		b.admitted = a.admitted
+		if h := a.halt; h != nil && (h.Kind == HaltGeneration || h.Kind == HaltDataLoss || h.Kind == HaltNoCommit) {
+			b.halt = h
+			b.stopped.Store(true)
+			own |= pauseHalted
+		}
+		b.l.mu.Unlock()
+		if offsets[a.l.topic] == nil {
+			offsets[a.l.topic] = make(map[int32]kgo.EpochOffset)
+		}
+		offsets[a.l.topic][a.id] = at
+		b.parking.begin()
 		c.pauses.add(own, b)
-	} else {
-		c.pauses.add(pauseRetry, b)
-		c.pauses.clear(pauseRetry, b)
 	}
+	c.cl.SetOffsets(offsets)
 }
 
 func (a *assignment) committedNow() int64 {

@@ -39,6 +39,8 @@ type dispatcher struct {
 	wake chan struct{} // there is something to do
 
 	mu sync.Mutex
+	// held says that nothing is to be taken: see hold.
+	held bool
 	// ring holds the assignments whose queue is not empty, each once.
 	ring []*assignment
 	// flushes are closed after a publish, once no stopped assignment is in
@@ -117,7 +119,7 @@ func (d *dispatcher) next() (a *assignment, dry bool) {
 	if len(d.flushes) > 0 {
 		return nil, false
 	}
-	if len(d.ring) == 0 {
+	if len(d.ring) == 0 || d.held {
 		return nil, true
 	}
 	a = d.ring[0]
@@ -139,6 +141,15 @@ func (d *dispatcher) flush() <-chan struct{} {
 	d.mu.Unlock()
 	d.signal()
 	return done
+}
+
+// hold has nothing taken from any queue until it is called with false. What is in
+// hand goes on: see flush.
+func (d *dispatcher) hold(on bool) {
+	d.mu.Lock()
+	d.held = on
+	d.mu.Unlock()
+	d.signal()
 }
 
 // newPace starts the time to the next publish.
@@ -264,11 +275,32 @@ func (d *dispatcher) record(ctx context.Context, a *assignment, r *kgo.Record, s
 }
 
 func (d *dispatcher) send(ctx context.Context, a *assignment, r *kgo.Record, seq uint64) bool {
-	d.meta = d.meta[:0]
-	if a.topic.rules.OnRejected() != document.Drop || a.parking != nil {
-		d.meta = appendMeta(d.meta, r, d.result.Changed)
+	res := &d.result
+	flags := sideFlags(res.Side)
+	if res.Twin.Op == 0 {
+		return d.sendTo(ctx, a, r, seq, &res.Action, res.Tombstone, res.Changed, flags)
 	}
-	d.action = indexer.Action{Action: d.result.Action, Ordered: d.result.Ordered, Tombstone: d.result.Tombstone, Source: a, Seq: seq, Meta: d.meta}
+	a.require(seq, 2)
+	if !d.sendTo(ctx, a, r, seq, &res.Action, res.Tombstone, res.Changed, flags|metaTwin) {
+		return false
+	}
+	// Where the document is a tombstone on one side only, neither body is the
+	// record's value.
+	changed := res.Changed || res.TwinTombstone != res.Tombstone
+	if !d.sendTo(ctx, a, r, seq, &res.Twin, res.TwinTombstone, changed, sideFlags(document.SideNew)|metaTwin) {
+		// One side has it. The assignment is stopped, and the record comes again.
+		a.settle(outAbandoned, seq)
+	}
+	return true
+}
+
+// sendTo sends one of a record's actions; false as in record.
+func (d *dispatcher) sendTo(ctx context.Context, a *assignment, r *kgo.Record, seq uint64, action *bulk.Action, tombstone, changed bool, flags byte) bool {
+	d.meta = d.meta[:0]
+	if a.topic.rules.OnRejected() != document.Drop || a.parking != nil || flags&metaTwin != 0 {
+		d.meta = appendSideMeta(d.meta, r, changed, flags, d.result.Customer)
+	}
+	d.action = indexer.Action{Action: *action, Ordered: d.result.Ordered, Tombstone: tombstone, Source: a, Seq: seq, Meta: d.meta}
 	if perHour, ok := a.topic.rules.TimeNamed(); ok {
 		d.action.NewPerHour = perHour
 	}

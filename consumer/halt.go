@@ -363,18 +363,22 @@ func (c *Consumer) Skip(ctx context.Context, topic string, partition int32, offs
 		return ErrNoDeadLetters
 	}
 	a.l.mu.Lock()
-	var b *blocker
+	var bs []*blocker // one for each side that rejected it
 	for _, x := range a.blockers {
 		if x.offset == offset && !x.skipping {
-			b = x
-			b.skipping = true
+			bs = append(bs, x)
+			x.skipping = true
 		}
 	}
 	h := a.halt
 	a.l.mu.Unlock()
 	switch {
-	case b != nil:
-		return c.skipBlocker(ctx, a, b, discard)
+	case len(bs) > 0:
+		var errs []error
+		for _, b := range bs {
+			errs = append(errs, c.skipBlocker(ctx, a, b, discard))
+		}
+		return errors.Join(errs...)
 	case h != nil && h.Kind == HaltUndecodable && h.Offset == offset && discard:
 		return c.skipBatch(ctx, a, offset)
 	case h == nil && c.skipHeld(a, offset, discard):
@@ -400,14 +404,33 @@ func (c *Consumer) skipHeld(a *assignment, offset int64, discard bool) bool {
 	a.skipped[seq] = discard
 	a.l.mu.Unlock()
 	held := c.o.Sink.Skip(a, seq)
+	if held {
+		c.o.Sink.Skip(a, seq) // the other side's action, where it is held too
+	}
 	a.l.mu.Lock()
-	delete(a.skipped, seq)
+	if !held || !a.tracker.Waits(seq) {
+		delete(a.skipped, seq)
+	}
 	a.l.mu.Unlock()
 	return held
 }
 
 func (c *Consumer) skipBlocker(ctx context.Context, a *assignment, b *blocker, discard bool) error {
 	log := c.log.Warn().Str("topic", a.l.topic).Int32("partition", a.id).Int64("offset", b.offset).Str("type", b.letter.Type).Bool("discard", discard)
+	failed := func(what string, err error) error {
+		a.l.mu.Lock()
+		b.skipping = false
+		a.l.mu.Unlock()
+		return fmt.Errorf("consumer: %s of %s/%d/%d: %w", what, a.l.topic, a.id, b.offset, err)
+	}
+	if customer, ok := a.takeStain(b.seq); ok {
+		if err := c.o.Dirty.MarkDirty(ctx, customer); err != nil {
+			a.l.mu.Lock()
+			a.stains[b.seq] = customer
+			a.l.mu.Unlock()
+			return failed("dirty mark for the customer", err)
+		}
+	}
 	if !discard {
 		acked := make(chan error, 1)
 		c.o.DeadLetters.Write(*b.letter, func(err error) { acked <- err })
@@ -418,10 +441,7 @@ func (c *Consumer) skipBlocker(ctx context.Context, a *assignment, b *blocker, d
 			err = context.Cause(ctx) // the letter may be written all the same: skip again is safe
 		}
 		if err != nil {
-			a.l.mu.Lock()
-			b.skipping = false
-			a.l.mu.Unlock()
-			return fmt.Errorf("consumer: dead letter of %s/%d/%d: %w", a.l.topic, a.id, b.offset, err)
+			return failed("dead letter", err)
 		}
 	}
 	a.l.mu.Lock()
@@ -445,11 +465,26 @@ func (c *Consumer) skipBlocker(ctx context.Context, a *assignment, b *blocker, d
 	} else {
 		a.settle(outDeadLettered, b.seq)
 	}
+	a.skipOther(b.seq, discard)
 	log.Msg("record skipped by an operator")
 	if left == 0 {
 		c.unblocked(a, b.kind)
 	}
 	return nil
+}
+
+// skipOther has the other side of a record that an operator has skipped follow
+// it, should that side reject the record too.
+func (a *assignment) skipOther(seq uint64, discard bool) {
+	a.l.mu.Lock()
+	defer a.l.mu.Unlock()
+	if !a.tracker.Waits(seq) {
+		return
+	}
+	if a.skipped == nil {
+		a.skipped = make(map[uint64]bool)
+	}
+	a.skipped[seq] = discard
 }
 
 // unblocked resumes a partition whose last blocker is gone, and with a foreign

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -59,8 +60,13 @@ type world struct {
 	handled  map[tp]map[int64]int // how often each was handled
 	commits  map[tp]int64         // the last that the broker saw
 	metas    map[tp]string        // and its metadata
-	commitN  int                  // commit requests
-	changed  chan struct{}        // closed and replaced at each change
+	onCommit func(k tp, offset int64, m commitMeta)
+	// dual is the epoch from which on a record needs both sides, halves those of
+	// which one side has it: see sideDone.
+	dual    int64
+	halves  map[tp]map[int64]string
+	commitN int           // commit requests
+	changed chan struct{} // closed and replaced at each change
 }
 
 func newWorld(t *testing.T, partitions int32, opts ...kfake.Opt) *world {
@@ -89,7 +95,7 @@ func newWorldOver(t *testing.T, network *kfake.VirtualNetwork, partitions int32,
 	t.Cleanup(k.Close)
 	w := &world{
 		t: t, kafka: k, topics: []string{testTopic}, control: &control{}, dial: dial,
-		produced: map[tp][]int64{}, next: map[tp]int64{}, handled: map[tp]map[int64]int{}, commits: map[tp]int64{}, metas: map[tp]string{},
+		produced: map[tp][]int64{}, next: map[tp]int64{}, handled: map[tp]map[int64]int{}, commits: map[tp]int64{}, metas: map[tp]string{}, halves: map[tp]map[int64]string{},
 		changed: make(chan struct{}),
 	}
 	w.connect()
@@ -166,6 +172,9 @@ func (w *world) sawCommit(req *kmsg.OffsetCommitRequest) {
 			w.commits[k] = p.Offset
 			if p.Metadata != nil {
 				w.metas[k] = *p.Metadata
+				if m, ok := parseCommitMeta(*p.Metadata); ok && w.onCommit != nil {
+					w.onCommit(k, p.Offset, m)
+				}
 			}
 		}
 	}
@@ -188,6 +197,9 @@ func (w *world) wait(what string, cond func() bool) {
 		w.mu.Unlock()
 		if ok {
 			return
+		}
+		if w.t.Failed() {
+			w.t.FailNow() // what went wrong may keep this from ever being
 		}
 		select {
 		case <-changed:
@@ -328,6 +340,7 @@ type act struct {
 	offset  int64
 	id      string
 	body    string
+	target  string
 	meta    []byte
 	version int64
 }
@@ -348,6 +361,7 @@ type sink struct {
 	room      chan struct{} // closed when full ends
 	adds      int
 	publishes int
+	note      func(target string, k tp, offset int64) // of what is indexed
 
 	stop chan struct{}
 	done sync.WaitGroup
@@ -435,7 +449,7 @@ func (s *sink) Add(ctx context.Context, a *indexer.Action) error {
 		s.w.t.Error("an action of no record")
 	}
 	s.adds++
-	s.open = append(s.open, &act{a.Source, a.Seq, tp{src.l.topic, src.id}, offset, string(a.ID), string(a.Body), slices.Clone(a.Meta), a.Version})
+	s.open = append(s.open, &act{a.Source, a.Seq, tp{src.l.topic, src.id}, offset, string(a.ID), string(a.Body), a.Target, slices.Clone(a.Meta), a.Version})
 	return nil
 }
 
@@ -480,14 +494,17 @@ func (s *sink) Skip(src indexer.Source, seq uint64) bool {
 }
 
 func (a *act) reject(kind string) {
-	a.src.Reject(a.seq, &indexer.Rejection{Target: "index", Status: 400, Type: kind, Version: a.version, Meta: a.meta, Body: []byte(a.body)})
+	a.src.Reject(a.seq, &indexer.Rejection{Target: a.target, Status: 400, Type: kind, Version: a.version, Meta: a.meta, Body: []byte(a.body)})
 }
 
 // index settles actions as indexed.
 func (s *sink) index(as []*act) {
 	s.w.mu.Lock()
 	for _, a := range as {
-		s.w.handle(a.tp, a.offset)
+		if s.note != nil {
+			s.note(a.target, a.tp, a.offset)
+		}
+		s.w.sideDone(a.target, a.tp, a.offset)
 	}
 	s.w.mu.Unlock()
 	by := map[indexer.Source][]uint64{}
@@ -497,6 +514,24 @@ func (s *sink) index(as []*act) {
 	for src, seqs := range by {
 		src.Settle(indexer.Indexed, seqs)
 	}
+}
+
+// sideDone notes that a target is done with a record. Targets of a routed stream
+// are side@epoch. w.mu must be held.
+func (w *world) sideDone(target string, k tp, offset int64) {
+	side, epoch, routed := strings.Cut(target, "@")
+	n, _ := strconv.ParseInt(epoch, 10, 64)
+	if routed && n >= w.dual {
+		if w.halves[k] == nil {
+			w.halves[k] = map[int64]string{}
+		}
+		if half := w.halves[k][offset]; half == "" || half == side {
+			w.halves[k][offset] = side
+			return
+		}
+		delete(w.halves[k], offset)
+	}
+	w.handle(k, offset)
 }
 
 // handle notes that a record is handled; w.mu must be held.
@@ -533,7 +568,7 @@ func (l *letters) Write(x deadletter.Letter, done func(error)) {
 		l.written = append(l.written, x)
 		l.mu.Unlock()
 		l.w.mu.Lock()
-		l.w.handle(tp{x.Topic, x.Partition}, x.Offset)
+		l.w.sideDone(x.Target, tp{x.Topic, x.Partition}, x.Offset)
 		l.w.mu.Unlock()
 		done(nil)
 	}

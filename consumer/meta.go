@@ -6,21 +6,43 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/sluicehq/sluice/document"
 )
 
 // The flags that begin an encoded meta.
 const (
-	metaKey   = 1 << iota // the record has a key
-	metaOwn               // the record's value is kept here: the document differs from it
-	metaValue             // with metaOwn: the value is not null
+	metaKey    = 1 << iota // the record has a key
+	metaOwn                // the record's value is kept here: the document differs from it
+	metaValue              // with metaOwn: the value is not null
+	metaLegacy             // the action is the legacy side's
+	metaNew                // the action is the new side's
+	metaTwin               // the record has an action on either side: its customer is kept
 )
 
 var errMeta = errors.New("consumer: damaged record meta")
 
+// sideFlags are the flags of a side's action.
+func sideFlags(s document.Side) byte {
+	switch s {
+	case document.SideLegacy:
+		return metaLegacy
+	case document.SideNew:
+		return metaNew
+	default:
+		return 0
+	}
+}
+
 // appendMeta encodes what a dead letter needs of rec and the action does not
 // hold: key, timestamp (milliseconds), headers, and with value the value.
 func appendMeta(dst []byte, rec *kgo.Record, value bool) []byte {
-	var flags byte
+	return appendSideMeta(dst, rec, value, 0, nil)
+}
+
+// appendSideMeta is appendMeta for an action of a routed stream: flags are those
+// of its side, and metaTwin, with which the customer is kept too.
+func appendSideMeta(dst []byte, rec *kgo.Record, value bool, flags byte, customer []byte) []byte {
 	if rec.Key != nil {
 		flags |= metaKey
 	}
@@ -37,6 +59,9 @@ func appendMeta(dst []byte, rec *kgo.Record, value bool) []byte {
 	}
 	if flags&metaValue != 0 {
 		dst = appendBytes(dst, rec.Value)
+	}
+	if flags&metaTwin != 0 {
+		dst = appendBytes(dst, customer)
 	}
 	dst = binary.AppendUvarint(dst, uint64(len(rec.Headers)))
 	for i := range rec.Headers {
@@ -65,6 +90,9 @@ type meta struct {
 	value     []byte
 	ownValue  bool // value is the record's, nil included; else the document is
 	headers   []kgo.RecordHeader
+	side      document.Side
+	twin      bool   // the record has an action on the other side too
+	customer  []byte // of a record with two actions
 }
 
 // decodeMeta is the inverse of appendMeta. An empty meta is one of a record
@@ -83,6 +111,19 @@ func decodeMeta(b []byte) (m meta, err error) {
 	if flags&metaValue != 0 {
 		m.value = d.bytes(d.uvarint())
 	}
+	switch flags & (metaLegacy | metaNew) {
+	case 0:
+	case metaLegacy:
+		m.side = document.SideLegacy
+	case metaNew:
+		m.side = document.SideNew
+	default:
+		return meta{}, errMeta
+	}
+	if flags&metaTwin != 0 {
+		m.twin = true
+		m.customer = d.bytes(d.uvarint())
+	}
 	n := d.uvarint()
 	if n > uint64(len(d.b)) { // a header has two bytes at least
 		return meta{}, errMeta
@@ -96,7 +137,7 @@ func decodeMeta(b []byte) (m meta, err error) {
 			m.headers[i].Value = d.bytes(n - 1)
 		}
 	}
-	if d.bad || len(d.b) > 0 || flags >= metaValue<<1 {
+	if d.bad || len(d.b) > 0 || flags >= metaTwin<<1 {
 		return meta{}, errMeta
 	}
 	return m, nil

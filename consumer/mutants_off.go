@@ -19,4 +19,10 @@ const (
 	mutantUnstated = false
 	// A header without a value comes back with an empty one.
 	mutantNull = false
+	// A routing table is adopted with records on the wire, which stay there.
+	mutantRush = false
+	// Partitions start under a table that is older than the group's commits.
+	mutantStale = false
+	// A record that one side rejects ends before its customer is marked dirty.
+	mutantUnmarked = false
 )

@@ -14,6 +14,9 @@ var (
 
 	mutantUnstated = planted("read-before-state")
 	mutantNull     = planted("null-becomes-empty")
+	mutantRush     = planted("adopt-without-draining")
+	mutantStale    = planted("start-below-committed-epoch")
+	mutantUnmarked = planted("dirty-mark-not-awaited")
 )
 
 func planted(name string) bool { return os.Getenv("SLUICE_MUTANT") == name }

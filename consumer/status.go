@@ -62,6 +62,9 @@ type PartitionStatus struct {
 	InFlight   int     `json:"in_flight"` // queued ones included
 	QueueBytes int64   `json:"queue_bytes"`
 	Generation int     `json:"generation"` // recorded, of the position; 0: none
+	// Epoch is that of the routing table by which its records are written; 0:
+	// the stream is not routed, or no table was read yet.
+	Epoch int64 `json:"epoch,omitempty"`
 	// Parked are the targets whose records are parked, NearStart says that what
 	// is not committed is among the oldest hour of the log.
 	Parked    []ParkedTarget `json:"parked_targets,omitempty"`
@@ -146,7 +149,7 @@ func (c *Consumer) partitionStatus(a *assignment) PartitionStatus {
 		Topic: a.l.topic, Partition: a.id,
 		Committed: a.committed, Start: a.start, End: a.end,
 		Queued: a.queued, InFlight: int(a.l.inFlight()), QueueBytes: a.bytes,
-		Blocked: len(a.blockers), Parked: parked, NearStart: a.nearStart,
+		Blocked: len(a.blockers), Parked: parked, NearStart: a.nearStart, Epoch: a.epoch,
 		Ledger: LedgerStatus{
 			Consumed: a.l.consumed, Indexed: a.l.counts[outIndexed], Deleted: a.l.counts[outDeleted],
 			Stale: a.l.counts[outStale], DeadLettered: a.l.counts[outDeadLettered], Parked: a.l.counts[outParked],

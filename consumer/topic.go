@@ -177,6 +177,17 @@ func (c *Consumer) staleTopics() []*topic {
 func (c *Consumer) resolveTopics(ctx context.Context, topics []*topic) bool {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
+	// What is asked after now is true of those that are held now.
+	asking := make(map[*assignment]bool)
+	for _, a := range c.holdings() {
+		asking[a.origin] = true
+	}
+	if err := c.catchUp(ctx); err != nil {
+		for _, t := range topics {
+			c.waitTopic(t, err)
+		}
+		return false
+	}
 	all := true
 	for _, t := range topics {
 		now, list, err := c.describeTopic(ctx, t)
@@ -191,6 +202,7 @@ func (c *Consumer) resolveTopics(ctx context.Context, topics []*topic) bool {
 			if t.known.Swap(&known{now.ID, now.Partitions, list}) == nil {
 				close(t.resolved)
 			}
+			c.admit(t, asking)
 			c.startTopic(t)
 		}
 	}
@@ -249,12 +261,13 @@ func describe(details kadm.TopicDetails, commits kadm.OffsetResponses, t *topic)
 	return now, nil
 }
 
-// waitTopic notes why a topic is not started yet; it is asked for again.
+// waitTopic notes why partitions of a topic are not started yet; it is asked for
+// again.
 func (c *Consumer) waitTopic(t *topic, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	t.stale = true
-	if t.known.Load() != nil {
+	if t.known.Load() != nil && !c.unadmitted(t) {
 		return // it runs; what was known stays true
 	}
 	if t.waiting == "" || t.since.IsZero() {
@@ -262,18 +275,30 @@ func (c *Consumer) waitTopic(t *topic, err error) {
 	}
 	if text := err.Error(); t.waiting != text {
 		t.waiting = text
-		c.log.Warn().Str("topic", t.name).Err(err).Msg("partitions wait: the topic's metadata or generations cannot be read; trying again")
+		c.log.Warn().Str("topic", t.name).Err(err).Msg("partitions wait: the topic's metadata, its generations or the routing table cannot be read; trying again")
 	}
 }
 
-// startTopic lets the topic's partitions run.
+// unadmitted says whether a partition of t waits to be admitted; c.mu must be
+// held.
+func (c *Consumer) unadmitted(t *topic) bool {
+	for _, a := range c.held {
+		if a.topic == t && !a.isAdmitted() {
+			return true
+		}
+	}
+	return false
+}
+
+// startTopic lets the topic's partitions run; those of a routed stream once
+// their position is committed under the epoch.
 func (c *Consumer) startTopic(t *topic) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	t.waiting, t.since = "", time.Time{}
 	var start []*assignment
 	for _, a := range c.held {
-		if a.topic == t {
+		if a.topic == t && a.hasSaid() {
 			start = append(start, a)
 		}
 	}

@@ -208,6 +208,7 @@ func (a *assignment) stale(seq uint64) { a.settle(outStale, seq) }
 // foreign implements subject: it halts the partition on the record, and its
 // topic.
 func (a *assignment) foreign(x *conflict) {
+	a.stain(x.seq, x.r)
 	letter, ok := a.letter(x.seq, x.r)
 	if !ok {
 		return

@@ -11,4 +11,6 @@ const (
 	mutantHole = false
 	// A ring that grows forgets which records were given up.
 	mutantGrow = false
+	// A record is handled when the first of its targets is done with it.
+	mutantFirst = false
 )

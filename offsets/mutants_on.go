@@ -9,6 +9,7 @@ var (
 	mutantHighest = planted("commit-highest")
 	mutantHole    = planted("hole-stalls")
 	mutantGrow    = planted("given-up-is-forgotten")
+	mutantFirst   = planted("first-target-settles")
 )
 
 func planted(name string) bool { return os.Getenv("SLUICE_MUTANT") == name }

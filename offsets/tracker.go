@@ -42,6 +42,7 @@ type Tracker struct {
 	position    int64 // after the last offset that was delivered or passed
 	started     bool  // position holds something
 	outstanding int   // records that wait for a target
+	targets     int   // settlements that records wait for
 }
 
 // Deliver takes the record at offset, which waits for one target, and returns
@@ -59,6 +60,7 @@ func (t *Tracker) Deliver(offset int64) uint64 {
 	t.offsets[i], t.states[i] = offset, 1
 	t.tail++
 	t.outstanding++
+	t.targets++
 	t.position, t.started = offset+1, true
 	return seq
 }
@@ -74,6 +76,7 @@ func (t *Tracker) Require(seq uint64, targets int) {
 		panic(fmt.Sprintf("offsets: targets set for record %d, which is settled or was never delivered", seq))
 	}
 	t.states[i] = uint8(targets)
+	t.targets += targets - 1
 }
 
 // Settle says that one target of each record of seqs is done with it: handled,
@@ -90,6 +93,9 @@ func (t *Tracker) Settle(seqs []uint64, handled bool) (nHandled, nAbandoned int,
 	for _, seq := range seqs {
 		i, ok := t.index(seq)
 		if !ok || t.states[i]&waiting == 0 {
+			if mutantFirst {
+				continue
+			}
 			if wrong == nil {
 				wrong = &SettledError{Seq: seq}
 			}
@@ -97,6 +103,11 @@ func (t *Tracker) Settle(seqs []uint64, handled bool) (nHandled, nAbandoned int,
 			continue
 		}
 		s := t.states[i] - 1
+		t.targets--
+		if mutantFirst {
+			t.targets -= int(s & waiting)
+			s &^= waiting
+		}
 		if !handled {
 			s |= abandoned
 		}
@@ -134,9 +145,11 @@ func (t *Tracker) Undeliver(seq uint64) int {
 		panic(fmt.Sprintf("offsets: record %d taken back after it was handled", seq))
 	}
 	for s := seq; s < t.tail; s++ {
-		if j, _ := t.index(s); t.states[j]&waiting == 0 || t.states[j]&abandoned != 0 {
+		j, _ := t.index(s)
+		if t.states[j]&waiting == 0 || t.states[j]&abandoned != 0 {
 			panic(fmt.Sprintf("offsets: record %d taken back after it was settled", s))
 		}
+		t.targets -= int(t.states[j])
 	}
 	n := int(t.tail - seq)
 	t.position = t.offsets[i]
@@ -171,6 +184,16 @@ func (t *Tracker) Position() (offset int64, ok bool) { return t.position, t.star
 
 // Outstanding is the number of records that wait for a target.
 func (t *Tracker) Outstanding() int { return t.outstanding }
+
+// Waiting is the number of settlements to come: each record that waits counts
+// as often as it has targets that are not done with it.
+func (t *Tracker) Waiting() int { return t.targets }
+
+// Waits says whether the record seq waits for a target.
+func (t *Tracker) Waits(seq uint64) bool {
+	i, ok := t.index(seq)
+	return ok && t.states[i]&waiting != 0
+}
 
 // Next is the sequence number that the next delivered record gets.
 func (t *Tracker) Next() uint64 { return t.tail }
