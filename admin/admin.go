@@ -147,6 +147,8 @@ type Options struct {
 	Process Process
 	// Streams are those that are routed by customer, by name; none: nil.
 	Streams map[string]Stream
+	// Jobs are the migrations; nil where no stream is routed by customer.
+	Jobs    Jobs
 	Metrics prometheus.Gatherer
 	Log     zerolog.Logger
 }
@@ -166,6 +168,7 @@ type Server struct {
 	cfg      Config
 	process  Process
 	routing  *streams
+	jobs     Jobs // nil: none
 	log      zerolog.Logger
 	loopback bool
 	listener net.Listener
@@ -217,7 +220,7 @@ func Listen(cfg Config, opts Options) (*Server, error) {
 	}
 	host, _, _ := net.SplitHostPort(cfg.Address) // Check has parsed it
 	s := &Server{
-		cfg: cfg, process: opts.Process, log: opts.Log,
+		cfg: cfg, process: opts.Process, jobs: opts.Jobs, log: opts.Log,
 		loopback: isLoopback(host), listener: listener, served: make(chan struct{}),
 	}
 	// A name counts as loopback by its spelling; what it resolved to decides.

@@ -50,6 +50,7 @@ func (s *Server) handler(metrics prometheus.Gatherer) http.Handler {
 		s.reply(w, http.StatusOK, s.process.Status())
 	})
 	s.routing.register(mux)
+	s.registerJobs(mux)
 	mux.Handle("POST /v1/skip", s.guarded(s.skip))
 	mux.Handle("POST /v1/targets/{name}/release", s.guarded(s.release))
 	mux.HandleFunc("GET /v1/events", s.events)

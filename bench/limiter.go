@@ -35,7 +35,7 @@ type farResult struct {
 	RoundTrip   float64   `json:"round_trip_s"`
 	To16        float64   `json:"round_trips_to_16"` // 0: never
 	Steady      float64   `json:"requests_per_s"`    // before the trouble
-	OfBest      float64   `json:"of_best"`           // relative to 16 a round trip
+	OfBest      float64   `json:"of_best"`           // relative to 16 a second, more than which the proxy does not serve
 	Swing       float64   `json:"swing"`             // most that a window of ten round trips was off
 	After       float64   `json:"after"`             // rate from the 10th round trip after the trouble, relative to before
 	AfterWithin float64   `json:"after_within"`      // rate in the ten round trips after the trouble, likewise
@@ -244,7 +244,7 @@ func judgeFar(diary []exchange) farResult {
 	}
 	const window = 10 * farTrip
 	r.Steady = mean(farSettle, farTrouble)
-	r.OfBest = r.Steady * r.RoundTrip / farSlots
+	r.OfBest = r.Steady * farTrip.Seconds() / farSlots
 	for from := farSettle; from+window <= farTrouble; from += window {
 		r.Swing = max(r.Swing, math.Abs(mean(from, from+window)/r.Steady-1))
 	}
@@ -362,7 +362,7 @@ func (r *limiterResults) table(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	far := r.Far
 	fmt.Fprintf(t, "16 in flight at %.2f s a request\t%.1f round trips\t<= 5 %s\n", far.RoundTrip, far.To16, verdict(far.To16 > 0 && far.To16 <= 5))
-	fmt.Fprintf(t, "rate, of 16 a round trip\t%.0f %%\t>= 95 %% %s\n", 100*far.OfBest, verdict(far.OfBest >= 0.95))
+	fmt.Fprintf(t, "rate, of the 16 a second that are served at most\t%.0f %%\t>= 95 %% %s\n", 100*far.OfBest, verdict(far.OfBest >= 0.95))
 	fmt.Fprintf(t, "most that ten round trips are off the mean\t%.0f %%\t<= 20 %% %s\n", 100*far.Swing, verdict(far.Swing <= 0.2))
 	fmt.Fprintf(t, "rate from the tenth round trip after 30 s of trouble\t%.0f %%\t>= 90 %% %s\n", 100*far.After, verdict(far.After >= 0.9))
 	limit, best, own, _ := bestOf(r.Bare)

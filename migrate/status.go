@@ -63,7 +63,7 @@ func (m *Manager) Status(ctx context.Context, name string) (*Status, error) {
 	case !errors.Is(err, partition.ErrNotFound):
 		return nil, err
 	}
-	if j.State == Dual && !j.Fence.Passed {
+	if j.State == Dual && !j.Fence.Passed && m.Group != nil {
 		if s.Fence, err = m.Group.Fence(ctx, j.Fence.Epoch); err != nil {
 			return nil, err
 		}
@@ -128,6 +128,8 @@ func (s *Status) Line() string {
 		b.WriteString(" fence -")
 	case s.Fence.Passed:
 		b.WriteString(" fence ok")
+	case len(s.Fence.Laggards) == 0:
+		b.WriteString(" fence not passed")
 	default:
 		fmt.Fprintf(&b, " fence waits for %s", laggards(s.Fence))
 	}

@@ -161,7 +161,7 @@ func nextPlaces(old, next *Table, documents iter.Seq[string]) error {
 	more := 0
 	for customer := range documents {
 		c := []byte(customer)
-		if from.names[from.place(c)] == to.names[to.place(c)] {
+		if mutantMoves || from.names[from.place(c)] == to.names[to.place(c)] {
 			continue
 		}
 		if len(moved) < mostNamed {

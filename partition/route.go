@@ -57,7 +57,7 @@ func (r *Router) Next(t *Table) *Router {
 	changed := changedGlobs(r.rules.globs, next.rules.globs)
 	kept, purged := old.without(r.flood.options, func(e *entry) bool {
 		for i := range changed {
-			if changed[i].matches([]byte(e.customer)) {
+			if changed[i].matches([]byte(e.customer)) && !mutantStale {
 				return true
 			}
 		}

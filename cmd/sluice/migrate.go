@@ -16,8 +16,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sluicehq/sluice/cmd/sluice/internal/app"
 	"github.com/sluicehq/sluice/config"
-	"github.com/sluicehq/sluice/document"
 	"github.com/sluicehq/sluice/migrate"
 	"github.com/sluicehq/sluice/partition"
 )
@@ -93,41 +93,16 @@ func (f *migrateFlags) manager(cmd *cobra.Command) (*migration, error) {
 		s.close(cmd.Context())
 		return nil, &exit{exitBadConfig, errors.New("routing.stream is empty: name the stream, restart the consumers with it, then migrate (docs/migrations.md)")}
 	}
-	versions := migrate.Versions{Ours: oursOf(s.cfg, s.mapper)}
-	if err := s.mapper.CheckDualWrite(); err != nil {
-		versions.Problem = err.Error()
-	} else if !exclusive(s.mapper) && s.cfg.Documents.Deletes != "tombstone" {
-		versions.Problem = "versions that records supply may repeat, and the sweep of tombstones could take a record of the same version with it: use version: sequence, or deletes: tombstone"
+	log, err := newLogger(cmd.ErrOrStderr(), s.cfg.Log.Format, s.cfg.Log.Level)
+	if err != nil {
+		s.close(cmd.Context())
+		return nil, &exit{exitBadConfig, err}
 	}
 	return &migration{
 		servers: s, flags: f, out: cmd.OutOrStdout(), progress: newProgress(cmd.ErrOrStderr()),
-		Manager: migrate.New(migrate.Config{
-			Cluster: s.elastic, Control: s.control, Tables: partition.NewStore(s.control), Group: migrateGroup{s}, Stream: s.cfg.Routing.Stream,
-			Versions: versions, Tombstones: s.cfg.Documents.Deletes == "tombstone", MaxStaleness: s.cfg.Routing.MaxStaleness,
-			Owner: fmt.Sprintf("%s/%d", actor(), os.Getpid()),
-		}),
+		Manager: app.NewMigrations(s.cfg, s.mapper, s.elastic,
+			app.Group{Config: s.cfg, Kafka: s.kafka, Control: s.control, Replaying: s.replaying}, fmt.Sprintf("%s/%d", actor(), os.Getpid()), log),
 	}, nil
-}
-
-// oursOf says whether a version was written by the consumers, where it can be
-// told: a sequence is above any that another program writes.
-func oursOf(cfg *config.Config, mapper *document.Mapper) func(int64) bool {
-	for _, topic := range cfg.Kafka.Topics {
-		if mapper.Rules(topic).Version() != document.VersionSequence {
-			return nil
-		}
-	}
-	return func(version int64) bool {
-		_, _, _, ok := document.DecodeSequence(version)
-		return ok
-	}
-}
-
-// exclusive says that no two records share a version.
-func exclusive(mapper *document.Mapper) bool {
-	return !slices.ContainsFunc(mapper.Describe(), func(d document.Description) bool {
-		return d.Version != "sequence" && d.Version != "offset"
-	})
 }
 
 func (m *migration) close(ctx context.Context) {
@@ -835,4 +810,12 @@ func showEvents(out io.Writer, events []migrate.Event) {
 		}
 		fmt.Fprintln(out)
 	}
+}
+
+// notConsumed are topics that a pattern may match and nobody consumes.
+func (s *servers) notConsumed() []string {
+	if topic := s.cfg.DeadLetter.Topic; topic != "" {
+		return []string{topic, app.ParkedTopic(topic)}
+	}
+	return nil
 }

@@ -188,7 +188,7 @@ func New(cfg *config.Config, o Options) (_ *App, err error) {
 		return nil, err
 	}
 	if cfg.Admin.Address != "" {
-		a.admin, err = admin.Listen(cfg.Admin, admin.Options{Process: a, Streams: a.routing.streams(), Metrics: a.metrics, Log: o.Log})
+		a.admin, err = admin.Listen(cfg.Admin, admin.Options{Process: a, Streams: a.routing.streams(), Jobs: a.jobs(), Metrics: a.metrics, Log: o.Log})
 		if err != nil {
 			return nil, err
 		}
