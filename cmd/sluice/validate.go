@@ -170,6 +170,7 @@ func (v *validation) kafka(ctx context.Context, cfg *config.Config) {
 	sources := v.sources(cfg, topics)
 	v.group(ctx, admin, cfg)
 	v.deadLetters(ctx, admin, cfg, topics, sources)
+	v.parkedTopic(ctx, admin, cfg, topics)
 }
 
 // sources checks kafka.topics and returns the topics that are consumed.
@@ -291,6 +292,50 @@ func (v *validation) deadLetters(ctx context.Context, admin *kadm.Client, cfg *c
 	v.ok("dead_letter.topic %s: %d partitions", name, len(detail.Partitions))
 }
 
+// parkedTopic checks that the topic of parked records is there and keeps them
+// until they are replayed, or that it may be made.
+func (v *validation) parkedTopic(ctx context.Context, admin *kadm.Client, cfg *config.Config, topics kadm.TopicDetails) {
+	if !app.Parks(cfg) {
+		return
+	}
+	name := app.ParkedTopic(cfg.DeadLetter.Topic)
+	detail, ok := topics[name]
+	switch {
+	case !ok:
+		like := topics[cfg.DeadLetter.Topic]
+		if like.Err != nil || len(like.Partitions) == 0 {
+			return // said before
+		}
+		res, err := admin.ValidateCreateTopics(ctx, int32(len(like.Partitions)), int16(like.Partitions.NumReplicas()), deadletter.ParkedConfigs(), name)
+		if err == nil {
+			err = res[name].Err
+		}
+		if err != nil {
+			v.fail("indexer.held is park, and the topic %s does not exist and may not be made: create it with cleanup.policy=delete, retention.ms=-1 and retention.bytes=-1, or allow CREATE on it: %v", name, err)
+			return
+		}
+		v.ok("topic %s does not exist: the first parked record makes it, with %d partitions", name, len(like.Partitions))
+		return
+	case detail.Err != nil:
+		v.fail("topic %s, where held records are parked: %v", name, detail.Err)
+		return
+	case !permits(detail.AuthorizedOperations, kadm.OpWrite) || !permits(detail.AuthorizedOperations, kadm.OpRead):
+		v.fail("topic %s, where held records are parked, may not be written and read: allow WRITE, READ and DESCRIBE on it", name)
+		return
+	}
+	configs, err := topicConfigs(ctx, admin, name)
+	switch {
+	case err != nil:
+		v.warn("topic %s: its configuration cannot be read, so whether it keeps parked records is not known: allow DESCRIBE_CONFIGS on it: %v", name, err)
+	case strings.Contains(configs["cleanup.policy"], "compact"):
+		v.fail("topic %s is compacted (cleanup.policy: %s): of the parked records of a key it keeps one: kafka-configs --alter --entity-type topics --entity-name %s --add-config cleanup.policy=delete", name, configs["cleanup.policy"], name)
+	case configs["retention.ms"] != "-1" || configs["retention.bytes"] != "-1":
+		v.warn("topic %s keeps records for retention.ms=%s, retention.bytes=%s: what is parked for longer, or beyond that, is lost: kafka-configs --alter --entity-type topics --entity-name %s --add-config retention.ms=-1,retention.bytes=-1", name, configs["retention.ms"], configs["retention.bytes"], name)
+	default:
+		v.ok("topic %s: %d partitions", name, len(detail.Partitions))
+	}
+}
+
 func (v *validation) elastic(ctx context.Context, cfg *config.Config, mapper *document.Mapper) {
 	v.section("elasticsearch")
 	client, err := elastic.New(cfg.Elasticsearch)
@@ -310,7 +355,7 @@ func (v *validation) elastic(ctx context.Context, cfg *config.Config, mapper *do
 	if health, err := client.Health(ctx); err == nil && health.Status == "red" {
 		v.warn("the cluster is red: %d shards are not assigned", health.UnassignedShards)
 	}
-	needControl := false
+	needControl := app.Parks(cfg)
 	for _, d := range mapper.Describe() {
 		needControl = needControl || d.NeedControl
 	}

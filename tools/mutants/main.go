@@ -40,6 +40,8 @@ var (
 	partition  = suite{room: "partition", run: "Cache|Purge|Watcher|Change|S38"}
 	consumer   = suite{room: "consumer", run: "Revoke|Metrics|Shutdown|MetaRoundTrip"}
 	deadletter = suite{room: "deadletter", run: "Oversize|Recreated"}
+	parking    = suite{room: "deadletter", run: "Parking|Void"}
+	parks      = suite{room: "consumer", run: "Park"}
 	indexer    = suite{room: "indexer"}
 	simulation = suite{room: "cmd/sluice/internal/simulation", tags: ",synctests", env: []string{"SLUICE_SIMULATIONS=150"}}
 )
@@ -73,6 +75,8 @@ var mutants = []mutant{
 	{"buffer-reused", indexer, ""},
 	{"order-lost", indexer, ""},
 	{"gate-ignored", indexer, ""},
+	{"read-before-state", parks, ""},
+	{"void-replayed", parking, ""},
 	{"later-is-newer", indexer, ""},
 	{"retry-after-ignored", indexer, ""},
 	{"refused-probe-frees", indexer, ""},
