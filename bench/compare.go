@@ -96,7 +96,7 @@ func compare(ctx context.Context, args []string) error {
 		return firstWith(chosen, a.topic) - firstWith(chosen, b.topic)
 	})
 	var (
-		result = newReport()
+		result = newReport(fs)
 		until  = time.Now().Add(o.budget)
 		stage  *stage
 	)

@@ -96,7 +96,7 @@ func limiter(ctx context.Context, args []string) error {
 		return err
 	}
 	defer end()
-	result := newReport()
+	result := newReport(fs)
 	result.Limiter = new(limiterResults)
 	if result.Limiter.Simulated, err = simulate(ctx); err != nil {
 		return err

@@ -71,7 +71,7 @@ func quota(ctx context.Context, args []string) error {
 	}
 	defer stage.close()
 
-	result := newReport()
+	result := newReport(fs)
 	modes := map[string]program{}
 	for _, mode := range quotaModes {
 		modes[mode] = group.inside(sluiceProgram(o.sluice, mode, fmt.Sprintf("procs: {mode: %s, interval: %s}\n", mode, quotaInterval)))

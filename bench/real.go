@@ -57,7 +57,7 @@ func compareReal(ctx context.Context, args []string) error {
 	}
 	loader.stop()
 
-	result, until := newReport(), time.Now().Add(o.budget)
+	result, until := newReport(fs), time.Now().Add(o.budget)
 	for _, s := range chosen {
 		c, err := o.takeTurns(ctx, s, programs, until, realServers{kafka, elasticsearch, o.temp})
 		if err != nil {

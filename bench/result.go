@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -37,8 +38,12 @@ type machine struct {
 	Commit    string `json:"commit"`
 }
 
-// newReport begins a report of this process's command.
-func newReport() report {
+// pathFlags say where something lies on this machine, which is of no interest
+// on another.
+var pathFlags = []string{"out", "sluice", "rsyslogd", "otelcol", "kafka-image", "elasticsearch-image"}
+
+// newReport begins a report of the command that these flags are of.
+func newReport(flags *flag.FlagSet) report {
 	m := machine{CPUs: cpus(), Go: runtime.Version(), Model: fieldOf("/proc/cpuinfo", "model name")}
 	_, _ = fmt.Sscan(fieldOf("/proc/meminfo", "MemTotal"), &m.MemoryMiB) // KiB; 0 where it is not told
 	m.MemoryMiB >>= 10
@@ -48,7 +53,13 @@ func newReport() report {
 	if commit, err := exec.Command("git", "describe", "--always", "--dirty").Output(); err == nil {
 		m.Commit = strings.TrimSpace(string(commit))
 	}
-	return report{Taken: time.Now().UTC().Truncate(time.Second), Command: "bench " + strings.Join(os.Args[1:], " "), Machine: m}
+	command := "bench " + flags.Name()
+	flags.Visit(func(f *flag.Flag) {
+		if !slices.Contains(pathFlags, f.Name) {
+			command += " -" + f.Name + "=" + f.Value.String()
+		}
+	})
+	return report{Taken: time.Now().UTC().Truncate(time.Second), Command: command, Machine: m}
 }
 
 // cpus is how many CPUs the machine has.
