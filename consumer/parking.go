@@ -175,7 +175,7 @@ func (p *parking) run() {
 		p.c.pauses.clear(pauseParking, p.a)
 	}
 	rules := p.c.o.Parking.Rules(p.a.l.topic)
-	state, ok := p.take(rules)
+	state, ok := p.take()
 	if !ok {
 		return
 	}
@@ -244,10 +244,10 @@ func (p *parking) standing() error {
 }
 
 // take takes the token; false: the assignment has ended.
-func (p *parking) take(rules string) (state deadletter.ParkedState, ok bool) {
+func (p *parking) take() (state deadletter.ParkedState, ok bool) {
 	retry := parkedRetryMin
 	for {
-		state, err := p.tryTake(rules)
+		state, err := p.tryTake()
 		if err == nil {
 			return state, true
 		}
@@ -265,7 +265,7 @@ func (p *parking) take(rules string) (state deadletter.ParkedState, ok bool) {
 	}
 }
 
-func (p *parking) tryTake(rules string) (deadletter.ParkedState, error) {
+func (p *parking) tryTake() (deadletter.ParkedState, error) {
 	none := deadletter.ParkedState{}
 	ctx, cancel := context.WithTimeout(p.ctx, 30*time.Second)
 	defer cancel()

@@ -185,10 +185,7 @@ func TestParkedStateFirst(t *testing.T) {
 	p.shut = make(chan struct{})
 	w.produce(0, 10)
 	m := w.start(atOnce, p.parking())
-	w.wait("the partition to be assigned", func() bool {
-		s := m.Status()
-		return len(s.Partitions) == 1 && s.Partitions[0].State == StateStarting && m.topicKnown()
-	})
+	w.wait("the partition to be assigned", m.topicKnown)
 	// Were it read, records would come at once.
 	for range 20 {
 		time.Sleep(10 * time.Millisecond) //nolint:forbidigo // what must not happen tells nobody

@@ -472,7 +472,9 @@ type memoryStore struct {
 
 type storeError struct{ absent, conflict bool }
 
-func (e storeError) Error() string  { return fmt.Sprintf("%+v", struct{ a, c bool }{e.absent, e.conflict}) }
+func (e storeError) Error() string {
+	return fmt.Sprintf("%+v", struct{ a, c bool }{e.absent, e.conflict})
+}
 func (e storeError) NotFound() bool { return e.absent }
 func (e storeError) Conflict() bool { return e.conflict }
 
@@ -578,9 +580,13 @@ func TestVoid(t *testing.T) {
 		offset int64
 		void   bool
 	}{
-		{1, "id", 9, false}, {1, "id", 10, true},
-		{2, "id", 14, false}, {2, "id", 15, true}, {2, "id", 21, true},
-		{3, "id", 14, false}, {3, "id", 25, true},
+		{1, "id", 9, false},
+		{1, "id", 10, true},
+		{2, "id", 14, false},
+		{2, "id", 15, true},
+		{2, "id", 21, true},
+		{3, "id", 14, false},
+		{3, "id", 25, true},
 		{4, "id", 1000, false},
 		{5, "new", 3, false},
 		{0, "id", 3, true},

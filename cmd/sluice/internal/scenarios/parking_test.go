@@ -229,7 +229,9 @@ func disturbParking(t *testing.T, step, what string) {
 	for i := range x.n {
 		x.send(http.MethodPut, fmt.Sprintf("http://elasticsearch/events-%d", i), `{"settings":{"index":{"gc_deletes":"1s"}}}`)
 	}
-	small := func(cfg *config.Config, _ *app.Options) { cfg.Memory.HeldShare = memory.Share(8<<10) / memory.Share(cfg.Memory.Limit) }
+	small := func(cfg *config.Config, _ *app.Options) {
+		cfg.Memory.HeldShare = memory.Share(8<<10) / memory.Share(cfg.Memory.Limit)
+	}
 	start := func() *program {
 		return x.start(tenantSettings+"kafka: {session_timeout: 6s}\nmemory: {limit: 4MiB}\nindexer: {flush_bytes: 16KiB}", parks, small)
 	}
