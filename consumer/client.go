@@ -214,8 +214,12 @@ func (c *Consumer) groupOptions() ([]kgo.Opt, error) {
 // What is assumed before the first fetch tells.
 const (
 	firstBrokers   = 3
-	firstExpansion = 4
+	firstExpansion = 16
 )
+
+// mostFetched is as much of one broker as is worth fetching at once, however
+// large the memory: a hundred of them a second fill a network of 10 Gbit/s.
+const mostFetched = 8 << 20
 
 // fetchBytes is the most that one fetch may bring: so much that all brokers'
 // fetches, decompressed, fill no more than a quarter of the memory limit. A
@@ -225,7 +229,7 @@ func (c *Consumer) fetchBytes() int32 {
 		return int32(min(int64(n), math.MaxInt32))
 	}
 	n := float64(c.o.Budget.Limit()/4) / float64(c.brokers.Load()) / c.expansion
-	return int32(min(max(n, 16<<10), 50<<20))
+	return int32(min(max(n, 16<<10), mostFetched))
 }
 
 // fetchPartitionBytes is the most that one fetch may bring of one partition:

@@ -88,6 +88,7 @@ type Consumer struct {
 	unpack kgo.Decompressor
 
 	highMark, lowMark int64 // of one partition's queue, bytes
+	enough            int64 // bytes in all queues from which on reading pauses
 	resumes           bool  // on_data_loss: resume
 	brokers           atomic.Int64
 
@@ -151,6 +152,9 @@ type tp struct {
 
 const (
 	highMark = 4 << 20 // of a queue, where the memory limit allows it
+	// enough is in all queues that the dispatcher does not wait for the next
+	// fetch. More would only be out of the processor's cache by its turn.
+	enough = 8 << 20
 	// maxTurn is the longest that the poll loop waits for records.
 	maxTurn = 500 * time.Millisecond
 	// fetchTries is after how many failing fetches of one partition it halts.
@@ -191,6 +195,7 @@ func New(cfg Config, o Options) (*Consumer, error) {
 	}
 	c.highMark = min(highMark, max(o.Budget.Limit()/8, 1))
 	c.lowMark = c.highMark / 2
+	c.enough = min(enough, max(o.Budget.Limit()/4, 1))
 	c.brokers.Store(firstBrokers)
 	c.expansion = firstExpansion
 	c.fetching = c.fetchBytes()
@@ -345,7 +350,7 @@ func (c *Consumer) room() int {
 		return 0
 	}
 	each := c.cl.BufferedFetchBytes()/n + recordOverhead
-	return int(max((c.o.Budget.Limit()/2-c.queued.Load())/each, 1))
+	return int(max((2*c.enough-c.queued.Load())/each, 1))
 }
 
 // do has the poll loop call f soon, when no commit and no callback runs.
@@ -474,15 +479,14 @@ func (c *Consumer) charge(n int64) {
 
 const allMemory = "memory"
 
-// checkMemory pauses everything while the queues hold more than a quarter of
-// the budget, which one more poll makes half of it at most. The other half is
-// the indexer's: however full the queues are, it can take actions, send them
-// and free both.
+// checkMemory pauses everything while the queues hold more than enough, which
+// one more poll at most doubles. It is a quarter of the budget or less: the
+// other half is the indexer's. However full the queues are, it can take actions,
+// send them and free both.
 func (c *Consumer) checkMemory() {
-	limit := c.o.Budget.Limit()
 	c.pauses.setAllBy(allMemory, func(on bool) bool {
 		n := c.queued.Load()
-		return n > limit/4 || on && n > limit/8
+		return n > c.enough || on && n > c.enough/2
 	})
 }
 

@@ -47,7 +47,7 @@ type batch struct {
 	sent   []ref // what it carries, in order
 	bytes  int64 // of sent, uncompressed
 	pieces [][]byte
-	packed []byte
+	packed []byte // the same, compressed; charged to the budget
 	answer []byte
 	result result
 	resend bool // it was sent before: something of refs may be done, closed or gone
@@ -95,8 +95,28 @@ func (b *batch) seal() {
 	b.parts = append(b.parts, part{0, len(b.refs)})
 }
 
+// freeBatches is how many batches are kept for the next time.
+const freeBatches = 16
+
+// pack compresses what a batch sends.
+func (w *worker) pack(b *batch) {
+	if b.packed == nil {
+		if kept, ok := w.x.packs.Get().(*[]byte); ok {
+			b.packed = *kept
+		}
+		w.x.chunks.charge(int64(cap(b.packed)))
+	}
+	before := cap(b.packed)
+	b.packed = w.zip.Compress(b.packed[:0], b.pieces)
+	w.x.chunks.charge(int64(cap(b.packed) - before))
+}
+
 // recycle gives a batch's chunks back. No request may read them any more.
 func (x *Indexer) recycle(b *batch) {
+	if packed := b.packed; packed != nil {
+		x.chunks.give(int64(cap(packed)))
+		x.packs.Put(&packed)
+	}
 	for _, c := range b.chunks {
 		x.chunks.put(c)
 	}
@@ -108,9 +128,9 @@ func (x *Indexer) recycle(b *batch) {
 	*b = batch{
 		chunks: b.chunks[:0], lanes: b.lanes[:0], queues: b.queues[:0], refs: b.refs[:0],
 		parts: b.parts[:0], pieces: b.pieces[:0],
-		packed: b.packed[:0], answer: b.answer[:0],
+		answer: b.answer[:0],
 	}
-	if len(x.free) < x.cfg.Requests.Max && cap(b.answer) <= 1<<20 {
+	if len(x.free) < freeBatches && cap(b.answer) <= 1<<20 {
 		x.free = append(x.free, b)
 	}
 }

@@ -114,8 +114,10 @@ const (
 	// metaShare and entryShare size a chunk's side arrays from its wire bytes.
 	metaShare  = 8
 	entryShare = 512
-	// pooledBytes bounds what the pool keeps of chunks that nobody uses.
-	pooledBytes = 16 << 20
+	// pooledBytes bounds what the pool keeps of chunks that nobody uses, and
+	// pooledFor how long it keeps what nobody has used meanwhile.
+	pooledBytes = 64 << 20
+	pooledFor   = time.Second
 )
 
 // chunkPool makes chunks, charges them to the budget while they are out, and
@@ -131,7 +133,9 @@ type chunkPool struct {
 
 	mu   sync.Mutex
 	free [len(chunkSizes)][]*chunk
+	idle [len(chunkSizes)]int // the least length of free since the last trim
 	kept int64
+	trim *time.Timer  // nil: nothing is kept
 	held atomic.Int64 // bytes charged to the budget for actions, in chunks or not
 }
 
@@ -191,8 +195,7 @@ func (p *chunkPool) move(c *chunk, w *waiting) {
 	w.charged = int64(len(w.wire)+len(w.meta)) + waitingBytes
 	moved := min(w.charged, c.charged)
 	c.charged -= moved
-	p.held.Add(w.charged - moved)
-	p.budget.Force(w.charged - moved)
+	p.charge(w.charged - moved)
 }
 
 func (p *chunkPool) make(n, class int, charge int64) *chunk {
@@ -201,7 +204,9 @@ func (p *chunkPool) make(n, class int, charge int64) *chunk {
 		p.mu.Lock()
 		if free := p.free[class]; len(free) > 0 {
 			c := free[len(free)-1]
+			free[len(free)-1] = nil
 			p.free[class] = free[:len(free)-1]
+			p.idle[class] = min(p.idle[class], len(free)-1)
 			p.kept -= int64(chunkSizes[class])
 			p.mu.Unlock()
 			c.charged = charge
@@ -221,10 +226,15 @@ func (p *chunkPool) make(n, class int, charge int64) *chunk {
 func (p *chunkPool) grown(c *chunk) {
 	now := int64(cap(c.wire)+cap(c.meta)) + int64(cap(c.entries))*entryBytes
 	if more := now - c.charged; more > 0 {
-		p.held.Add(more)
-		p.budget.Force(more)
+		p.charge(more)
 		c.charged = now
 	}
+}
+
+// charge takes bytes from the budget for what exists already.
+func (p *chunkPool) charge(n int64) {
+	p.held.Add(n)
+	p.budget.Force(n)
 }
 
 func (p *chunkPool) give(n int64) {
@@ -254,5 +264,40 @@ func (p *chunkPool) put(c *chunk) {
 	if p.kept+int64(chunkSizes[class]) <= pooledBytes {
 		p.free[class] = append(p.free[class], c)
 		p.kept += int64(chunkSizes[class])
+		if p.trim == nil {
+			p.idle = [len(chunkSizes)]int{}
+			p.trim = time.AfterFunc(pooledFor, p.trimIdle)
+		}
 	}
+}
+
+// trimIdle lets those chunks go that were not used for a while, and comes again
+// while any are left.
+func (p *chunkPool) trimIdle() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for class, n := range p.idle {
+		free := p.free[class]
+		copy(free, free[n:])
+		clear(free[len(free)-n:])
+		p.free[class] = free[:len(free)-n]
+		p.kept -= int64(n * chunkSizes[class])
+		p.idle[class] = len(p.free[class])
+	}
+	if p.kept == 0 {
+		p.trim = nil
+		return
+	}
+	p.trim.Reset(pooledFor)
+}
+
+// close lets all go that nobody uses.
+func (p *chunkPool) close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.trim != nil {
+		p.trim.Stop()
+		p.trim = nil
+	}
+	p.free, p.idle, p.kept = [len(chunkSizes)][]*chunk{}, [len(chunkSizes)]int{}, 0
 }

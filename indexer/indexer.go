@@ -94,6 +94,7 @@ type Indexer struct {
 	burst    bool      // the last flush was a full one
 	dryAt    time.Time // when a burst has ended if nothing more is published
 	free     []*batch
+	packs    sync.Pool     // of *[]byte: batch.packed
 	parkWake chan struct{} // of capacity 1: held targets fill too much
 
 	accepted   uint64 // actions that the server accepted
@@ -127,11 +128,15 @@ func New(cfg Config, opt Options) *Indexer {
 	if opt.Reload == nil {
 		opt.Reload = func() {}
 	}
+	share := opt.Budget.Limit() / 2
+	if opt.CompressionLevel > 0 {
+		share /= 2 // what does not shrink is held twice
+	}
 	x := &Indexer{
 		cfg: cfg, opt: opt, log: opt.Log,
 		chunks: &chunkPool{
 			budget:  opt.Budget,
-			share:   opt.Budget.Limit() / 2,
+			share:   share,
 			reserve: min(2*int64(cfg.FlushBytes), opt.Budget.Limit()/4),
 		},
 		metrics:   newMetrics(),
@@ -173,6 +178,7 @@ func (x *Indexer) Close() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.giveBack()
+	x.chunks.close()
 }
 
 // giveBack returns everything that a closed indexer still holds to the budget.
@@ -292,7 +298,7 @@ const dryShare = 10
 
 // backlog is how many full batches beyond the permits may wait in lanes. More
 // would not make the server faster, only the process larger.
-const backlog = 2
+const backlog = 1
 
 // checkRoom looks whether Add has to wait: held targets fill their share, or
 // the indexers have all that they can use for a while.
@@ -318,7 +324,7 @@ func (x *Indexer) checkRoom() {
 		default:
 		}
 	}
-	enough := !x.closed && x.queued-heldQueued > 2*int64(x.limiter.current()+backlog)*x.bodyLimit
+	enough := !x.closed && x.queued-heldQueued > int64(x.limiter.current()+backlog)*x.bodyLimit
 	switch {
 	case (over || enough) && x.room == nil:
 		x.room = make(chan struct{})

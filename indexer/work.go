@@ -147,7 +147,7 @@ func (w *worker) start(b *batch) {
 		}
 		b.gather()
 		if w.zip != nil {
-			b.packed = w.zip.Compress(b.packed[:0], b.pieces)
+			w.pack(b)
 		}
 		x.mu.Lock()
 		defer x.mu.Unlock()

@@ -14,25 +14,36 @@ import (
 // names one.
 const defaultLimit = 512 << 20
 
+// beside is what Go's part of the process takes beside the budget, at least.
+const beside = 32 << 20
+
 // CgroupLimit returns the memory limit, in bytes, that the process's cgroup
 // and those above it (versions 1 and 2) impose. False: there is none that can
 // be seen.
 func CgroupLimit() (int64, bool) { return cgroupLimit(os.DirFS("/")) }
 
 // Auto returns what the `auto` values of cfg become, in bytes: the budget's
-// limit, the largest record, and what GOMEMLIMIT should be (90 % of the
-// cgroup's limit; 0: there is no such limit).
+// limit, the largest record, and what GOMEMLIMIT should be: 90 % of the cgroup's
+// limit, and, where cfg names a limit or there is no cgroup's, at most that much
+// and what else a process takes. What the collector leaves lying about would
+// else be as much as the budget again.
 func Auto(cfg Config) (limit, maxRecord, goMemLimit int64) { return auto(cfg, os.DirFS("/")) }
 
 func auto(cfg Config, root fs.FS) (limit, maxRecord, goMemLimit int64) {
 	cgroup, limited := cgroupLimit(root)
-	limit = defaultLimit
-	if limited {
-		limit = max(cgroup/2, 1)
-		goMemLimit = cgroup / 10 * 9
-	}
-	if cfg.Limit > 0 {
+	switch {
+	case cfg.Limit > 0:
 		limit = int64(cfg.Limit)
+	case limited:
+		limit = max(cgroup/2, 1)
+	default:
+		limit = defaultLimit
+	}
+	if cfg.Limit > 0 || !limited {
+		goMemLimit = limit + max(limit/10, beside)
+	}
+	if limited && (goMemLimit == 0 || cgroup/10*9 < goMemLimit) {
+		goMemLimit = cgroup / 10 * 9
 	}
 	maxRecord = limit / 2
 	if cfg.MaxRecord > 0 {

@@ -71,10 +71,11 @@ func TestAuto(t *testing.T) {
 		root                         fstest.MapFS
 		limit, maxRecord, goMemLimit int64
 	}{
-		"no cgroup":            {Config{}, tree(nil), 512 << 20, 256 << 20, 0},
+		"no cgroup":            {Config{}, tree(nil), 512 << 20, 256 << 20, 512<<20 + 512<<20/10},
 		"half of the cgroup's": {Config{}, limited, 500000000, 250000000, 900000000},
-		"configured":           {Config{Limit: 1 << 20, MaxRecord: 1 << 10}, limited, 1 << 20, 1 << 10, 900000000},
-		"record follows limit": {Config{Limit: 1 << 20}, tree(nil), 1 << 20, 1 << 19, 0},
+		"configured":           {Config{Limit: 1 << 20, MaxRecord: 1 << 10}, limited, 1 << 20, 1 << 10, 33 << 20},
+		"record follows limit": {Config{Limit: 1 << 20}, tree(nil), 1 << 20, 1 << 19, 33 << 20},
+		"no more than fits":    {Config{Limit: 900000000}, limited, 900000000, 450000000, 900000000},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

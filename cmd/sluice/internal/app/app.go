@@ -196,11 +196,19 @@ func New(cfg *config.Config, o Options) (_ *App, err error) {
 	return a, nil
 }
 
+// gcPercent is GOGC where the environment does not say.
+const gcPercent = 50
+
 // Run runs until ctx ends, or until the group is gone for good. Then it drains
 // within shutdown_timeout and closes everything. An orderly end is nil.
 func (a *App) Run(ctx context.Context) error {
 	if os.Getenv("GOMEMLIMIT") == "" && a.goLimit > 0 {
 		debug.SetMemoryLimit(a.goLimit)
+	}
+	if os.Getenv("GOGC") == "" {
+		// Most of the heap are buffers that hold no pointers: it is collected
+		// at next to no cost, and half of its garbage is half of its memory.
+		debug.SetGCPercent(gcPercent)
 	}
 	if a.admin != nil {
 		a.log.Info().Str("address", a.admin.Addr()).Str("url", a.AdminURL()).Msg("admin server listens")

@@ -681,15 +681,13 @@ func TestV47_BigRecordsAndASlowSink(t *testing.T) {
 		settings string
 		held     float64 // at least, so that the limit matters
 	}{
-		"stalled": {"", limit / 5},
-		// The compressed copies of what is on the wire are not counted, and
-		// these records do not shrink: so without compression.
-		"slow": {"indexer: {requests: {min: 64, max: 64}}\nelasticsearch: {compression_level: 0, request_timeout: 20s}", limit * 2 / 5},
+		// One request, the next one, and what is on its way to it.
+		"stalled": {"", limit / 16},
+		"slow":    {"indexer: {requests: {min: 64, max: 64}}\nelasticsearch: {compression_level: 0, request_timeout: 20s}", limit * 2 / 5},
+		// What is on the wire is held twice, since these records do not shrink.
+		"slow and compressed": {"indexer: {requests: {min: 64, max: 64}}\nelasticsearch: {request_timeout: 20s}", limit / 4},
 	} {
 		t.Run(name, func(t *testing.T) {
-			// As a container sets it whose memory is limit and a quarter: what
-			// the collector leaves lying about would be as much again.
-			t.Setenv("GOMEMLIMIT", "280MiB")
 			w := newWorld(t, worldOptions{partitions: 12, kafka: []kfake.Opt{
 				// An endless topic of records of 200 kB that takes no memory itself.
 				kfake.SyntheticFetch(kfake.SyntheticBatch{Records: 1, RecordBytes: 200_000, RandomFrac: 1}),
@@ -700,7 +698,7 @@ func TestV47_BigRecordsAndASlowSink(t *testing.T) {
 			w.epochsEnd(math.MaxInt64, func(*kmsg.OffsetForLeaderEpochRequest) bool { return true })
 			release := make(chan struct{})
 			fault := embedded.Held(release)
-			if name == "slow" {
+			if name != "stalled" {
 				// Nothing is stored meanwhile: an endless topic would fill the
 				// memory of the test's own Elasticsearch.
 				fault = embedded.Unavailable()
