@@ -20,11 +20,13 @@ func partitioned(partitions, globs int, write Mode) *Table {
 	t := New("events", "events")
 	t.Write, t.Job = write, "j1"
 	t.Partitions, t.Overrides = map[string]Partition{}, map[string]string{}
-	for i := range partitions {
-		t.Partitions[fmt.Sprintf("p%03d", i)] = Partition{Index: fmt.Sprintf("events-p%03d", i), State: Active}
+	names := make([]string, partitions)
+	for i := range names {
+		names[i] = fmt.Sprintf("p%03d", i)
+		t.Partitions[names[i]] = Partition{Index: "events-" + names[i], State: Active}
 	}
 	for i := range Slots {
-		t.SlotMap = append(t.SlotMap, fmt.Sprintf("p%03d", i%partitions))
+		t.SlotMap = append(t.SlotMap, names[i%partitions])
 	}
 	for i := range globs {
 		t.Overrides[fmt.Sprintf("group-%d-*", i)] = fmt.Sprintf("p%03d", i%partitions)

@@ -340,7 +340,7 @@ func (m *fenceModel) ended() bool {
 func fenceRuns(t *testing.T) (runs uint64, limit time.Duration) {
 	text := os.Getenv("SLUICE_FENCE_RUNS")
 	if text == "" {
-		return 40_000, 3 * time.Second
+		return 40_000, 2 * time.Second
 	}
 	n, err := strconv.ParseUint(text, 10, 64)
 	if err != nil {

@@ -93,7 +93,7 @@ func TestRead(t *testing.T) {
 
 // Percent raised: customers are only added. Lowered: exactly those go.
 func TestS32_PercentOnlyAddsCustomers(t *testing.T) {
-	names := customers(20_000)
+	names := customers(5_000)
 	read := func(percent int) map[string]bool {
 		table := partitioned(3, 0, W2)
 		table.Read = Read{Percent: percent, Salt: "j7"}
@@ -384,7 +384,7 @@ func TestLookupsDuringChanges(t *testing.T) {
 	for i := range names {
 		names[i] = fmt.Appendf(nil, "acme-%d", i)
 	}
-	for range 4 {
+	for range 2 {
 		lookups.Go(func() {
 			for i := 0; !done.Load(); i++ {
 				r := current.Load()
@@ -396,7 +396,7 @@ func TestLookupsDuringChanges(t *testing.T) {
 			}
 		})
 	}
-	for i := range 300 {
+	for i := range 100 {
 		table = table.Clone()
 		table.Epoch++
 		table.Overrides["acme-*"] = fmt.Sprintf("p00%d", i%2)
