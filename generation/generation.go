@@ -137,6 +137,9 @@ const (
 	Repartitioned Why = "its partition count changed"
 	// Lost: commits carry a generation that is not recorded.
 	Lost Why = "its commits carry a generation that the control index does not know (the control index was lost or is another one)"
+	// Moved: it writes to another index than before, where other topics have
+	// written in generations that are not below its own.
+	Moved Why = "it writes to another index now, to which other topics have written in a generation that is not below its own: their documents would keep its records out"
 )
 
 // NeedsRaiseError says that records of a topic must not be written before its
@@ -145,6 +148,8 @@ type NeedsRaiseError struct {
 	Topic    Topic
 	Recorded Entry // the last one; zero where nothing is recorded
 	Why      Why
+	// To is the generation that it needs at least; 0: any higher one.
+	To int
 }
 
 // Error names the difference and the command that ends it.
@@ -158,8 +163,13 @@ func (e *NeedsRaiseError) Error() string {
 	case Lost:
 		what = fmt.Sprintf(" (%d, recorded %d)", e.Topic.Committed, e.Recorded.Generation)
 	}
-	return fmt.Sprintf("generation: topic %s: %s%s: stop every group that uses it and run: sluice generation raise --topic %s",
-		e.Topic.Name, e.Why, what, e.Topic.Name)
+	to := ""
+	if e.To > 0 {
+		what = fmt.Sprintf(" (recorded %d)", e.Recorded.Generation)
+		to = fmt.Sprintf(" --to %d", e.To)
+	}
+	return fmt.Sprintf("generation: topic %s: %s%s: stop every group that uses it and run: sluice generation raise --topic %s%s",
+		e.Topic.Name, e.Why, what, e.Topic.Name, to)
 }
 
 // Check returns a *NeedsRaiseError where the topic is no longer what its last
@@ -174,13 +184,13 @@ func (l List) Check(t Topic) error {
 	}
 	switch {
 	case t.Committed > last.Generation:
-		return &NeedsRaiseError{t, last, Lost}
+		return &NeedsRaiseError{Topic: t, Recorded: last, Why: Lost}
 	case len(l) == 0:
 		return errors.New("generation: nothing is recorded for topic " + t.Name)
 	case t.ID != last.TopicID:
-		return &NeedsRaiseError{t, last, Recreated}
+		return &NeedsRaiseError{Topic: t, Recorded: last, Why: Recreated}
 	case t.Partitions != last.Partitions && !t.AnyPartitions:
-		return &NeedsRaiseError{t, last, Repartitioned}
+		return &NeedsRaiseError{Topic: t, Recorded: last, Why: Repartitioned}
 	}
 	return nil
 }

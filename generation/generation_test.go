@@ -593,6 +593,51 @@ func TestJoin(t *testing.T) {
 	}
 }
 
+// A topic that was recorded when it wrote to another index is refused where an
+// earlier topic's documents would keep its records out, each time, until it is
+// raised above them.
+func TestJoinOfATopicThatMoves(t *testing.T) {
+	ctx := context.Background()
+	s := newStore()
+	record := func(topic string, generations ...int) {
+		t.Helper()
+		var l List
+		for _, g := range generations {
+			l = append(l, Entry{Generation: g, TopicID: topic, Partitions: 1})
+		}
+		if err := s.Create(ctx, ID(topic), document{Format, topic, l}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	record("old", 1, 3)
+	record("moves", 1)
+	record("above", 4)
+	if others, err := Join(ctx, s, "i", "old"); err != nil || len(others) != 0 {
+		t.Fatalf("%v, %v", others, err)
+	}
+	for range 2 {
+		var raise *NeedsRaiseError
+		if _, err := Join(ctx, s, "i", "moves"); !errors.As(err, &raise) || raise.Why != Moved || raise.To != 4 || !strings.Contains(err.Error(), "sluice generation raise --topic moves --to 4") {
+			t.Errorf("%v", err)
+		}
+	}
+	if others, err := Join(ctx, s, "i", "above"); err != nil || !slices.Equal(others, []string{"old"}) {
+		t.Errorf("a topic that is above it: %v, %v", others, err)
+	}
+	if others, err := Join(ctx, s, "i", "new"); err != nil || len(others) != 2 {
+		t.Errorf("a topic that nothing is recorded of: %v, %v", others, err)
+	}
+	if others, err := Join(ctx, s, "another", "moves"); err != nil || len(others) != 0 {
+		t.Errorf("an index that is its own: %v, %v", others, err)
+	}
+	if _, _, err := Apply(ctx, s, Raise{Topic: Topic{Name: "moves", ID: "moves", Partitions: 1}, To: 5}); err != nil {
+		t.Fatal(err)
+	}
+	if others, err := Join(ctx, s, "i", "moves"); err != nil || !slices.Equal(others, []string{"old", "above", "new"}) {
+		t.Errorf("after the raise: %v, %v", others, err)
+	}
+}
+
 func TestApply(t *testing.T) {
 	ctx := context.Background()
 	s := newStore()

@@ -124,6 +124,9 @@ type writers struct {
 // with ids that other topics' records may have, and returns the other topics
 // that do or ever did: a topic that replaces another one must be above it
 // although nothing reads the old one any more.
+//
+// A topic that was recorded before it came to this index, and is not above them,
+// is refused with a *NeedsRaiseError, and not noted, until it is raised.
 func Join(ctx context.Context, s Store, index, topic string) (others []string, err error) {
 	id := "index:" + index
 	for range attempts {
@@ -140,6 +143,9 @@ func Join(ctx context.Context, s Store, index, topic string) (others []string, e
 		if len(others) < len(doc.Topics) {
 			return others, nil // it is there already
 		}
+		if err := mayMove(ctx, s, topic, others); err != nil {
+			return nil, err
+		}
 		doc.Topics = append(doc.Topics, topic)
 		if absent {
 			err = s.Create(ctx, id, doc)
@@ -154,6 +160,27 @@ func Join(ctx context.Context, s Store, index, topic string) (others []string, e
 		}
 	}
 	return nil, fmt.Errorf("generation: topic %s: control document %s comes and goes: is something else writing to it?", topic, id)
+}
+
+// mayMove says whether a topic may come to an index that others have written to:
+// if it is new, or above them all.
+func mayMove(ctx context.Context, s Store, topic string, others []string) error {
+	own, err := Load(ctx, s, topic)
+	if err != nil || len(own) == 0 {
+		return err
+	}
+	highest := 0
+	for _, other := range others {
+		theirs, err := Load(ctx, s, other)
+		if err != nil {
+			return err
+		}
+		highest = max(highest, theirs.Highest())
+	}
+	if own.Highest() > highest {
+		return nil
+	}
+	return &NeedsRaiseError{Topic: Topic{Name: topic}, Recorded: own[len(own)-1], Why: Moved, To: highest + 1}
 }
 
 // Apply raises a topic's generation as p says and records the result by
