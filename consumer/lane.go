@@ -497,10 +497,12 @@ func (l *lane) pass(x *pending, w Writer) {
 	a.topic.rules.Map(r, x.Generation, &res)
 	switch res.Verdict {
 	case document.Send:
-		action := indexer.Action{Action: res.Action, Ordered: res.Ordered, Tombstone: res.Tombstone, Source: a, Seq: x.seq, Meta: appendMeta(nil, r, res.Changed)}
-		if perHour, ok := a.topic.rules.TimeNamed(); ok {
-			action.NewPerHour = perHour
+		action, ok := l.action(r, &res)
+		if !ok { // it was mapped just now, by the same table
+			a.settle(outAbandoned, x.seq)
+			return
 		}
+		action.Source, action.Seq = a, x.seq
 		if w.Add(l.p.ctx, &action) != nil {
 			return // the assignment has ended
 		}

@@ -78,13 +78,12 @@ func (b *replay) send(w Writer, i int, res *document.Result) bool {
 	a.topic.rules.Map(r, generation, res)
 	switch res.Verdict {
 	case document.Send:
-		action := indexer.Action{
-			Action: res.Action, Ordered: res.Ordered, Tombstone: res.Tombstone, Source: b, Seq: uint64(i),
-			Meta: appendMeta(nil, r, res.Changed),
+		action, ok := b.l.action(r, res)
+		if !ok {
+			b.finish(i) // its side is required no longer
+			return true
 		}
-		if perHour, ok := a.topic.rules.TimeNamed(); ok {
-			action.NewPerHour = perHour
-		}
+		action.Source, action.Seq = b, uint64(i)
 		if err := w.Add(b.ctx, &action); err != nil {
 			if b.ctx.Err() == nil {
 				b.giveUp() // the indexer is closed
@@ -148,8 +147,58 @@ func (b *replay) Park(string, string) {
 	}
 }
 
-// Reject implements indexer.Source.
+// action is the action of a mapped record for the lane's target. Where a record
+// has two, one a side, the lane's is the one; where it has one, that is it,
+// whatever its target is by now. False: a side that is required no longer.
+func (l *lane) action(r *kgo.Record, res *document.Result) (x indexer.Action, ok bool) {
+	x = indexer.Action{Action: res.Action, Ordered: res.Ordered, Tombstone: res.Tombstone}
+	flags, changed := sideFlags(res.Side), res.Changed
+	if res.Twin.Op != 0 {
+		switch l.target {
+		case res.Action.Target:
+		case res.Twin.Target:
+			x.Action, x.Tombstone = res.Twin, res.TwinTombstone
+			flags = sideFlags(document.SideNew)
+			changed = changed || res.TwinTombstone != res.Tombstone
+		default:
+			return x, false
+		}
+		flags |= metaTwin
+	}
+	x.Meta = appendSideMeta(nil, r, changed, flags, res.Customer)
+	if perHour, named := l.p.a.topic.rules.TimeNamed(); named {
+		x.NewPerHour = perHour
+	}
+	return x, true
+}
+
+// Reject implements indexer.Source. The customer of a record that has another
+// side is marked dirty before the record ends.
 func (b *replay) Reject(seq uint64, r *indexer.Rejection) {
+	if len(r.Meta) == 0 || r.Meta[0]&metaTwin == 0 {
+		b.rejected(seq, r)
+		return
+	}
+	m, err := decodeMeta(r.Meta)
+	if err != nil {
+		b.l.p.c.bug(b.l.p.a, err)
+	}
+	c, customer := b.l.p.c, string(m.customer)
+	c.tasks.Go(func() { // ends with the run, or when the mark is there
+		for b.ctx.Err() == nil {
+			ctx, cancel := context.WithTimeout(b.ctx, markTimeout)
+			err := c.o.Dirty.MarkDirty(ctx, customer)
+			cancel()
+			if err == nil {
+				b.rejected(seq, r)
+				return
+			}
+			linger(b.ctx, markRetry)
+		}
+	})
+}
+
+func (b *replay) rejected(seq uint64, r *indexer.Rejection) {
 	i := int(seq)
 	b.mu.Lock()
 	discard, skipped := b.skipping[i]
