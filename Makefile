@@ -51,7 +51,7 @@ test-unit: $(GOTEST) $(CACHE)/axe.min.js ## unit, property and simulation tests,
 
 simulate: $(GOTEST) ## N scenarios in virtual time, or SEED=123 again and again (docs/testing.md)
 	export SLUICE_SIMULATIONS=$(N) SLUICE_SIMULATION_FROM=$(FROM) SLUICE_SIMULATION_SEED=$(SEED)
-	$(GOTEST) -tags synctests -count=1 -timeout 1h $(TESTFLAGS) ./cmd/sluice/internal/simulation
+	$(GOTEST) -tags synctests -count=1 -timeout 12h $(TESTFLAGS) ./cmd/sluice/internal/simulation
 
 mutants: ## whether the tests find each planted bug, or those in MUTANTS (docs/testing.md)
 	mkdir -p $(BUILD)/mutants
