@@ -17,14 +17,17 @@
 // not race with a rebalance. One dispatcher takes from the partitions' queues
 // in turn, and may wait for memory without holding up polls, heartbeats or
 // commits. The resolver asks for topic ids and recorded generations before a
-// topic's first record is mapped. The watcher reads log ends for the lag and
-// settles version conflicts that need a look at them. kgo calls the
+// topic's first record is mapped, and that the routing table is as new as the
+// group's commits. The follower adopts newer tables; the marker marks customers
+// whose sides differ before their records end. The watcher reads log ends for the lag and
+// settles version conflicts that need a look at them. The knocker says why
+// this member is in no group, or which topics are missing. kgo calls the
 // rebalance callbacks from its own goroutine. Outcomes arrive from the
 // indexer's. All end before Run returns.
 //
 // # Locks, in the order in which they are taken
 //
-// Consumer.turn, a channel and not a mutex because it is held across waits: a
+// Consumer.adopting, by whoever adopts a routing table. Consumer.turn, a channel and not a mutex because it is held across waits: a
 // commit, a rebalance callback or a seek, one at a time. Then Consumer.mu:
 // which partitions are held. Then dispatcher.mu and pauses.mu. Last ledger.mu:
 // one source partition, taken per batch.

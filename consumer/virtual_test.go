@@ -3,6 +3,7 @@
 package consumer
 
 import (
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -68,4 +69,63 @@ func TestShutdownWhileAJoinIsBlocked(t *testing.T) {
 			})
 		})
 	}
+}
+
+// How long records stand when an epoch is adopted under load, in units of what a
+// bulk request takes.
+func TestAdoptionStall(t *testing.T) {
+	const bulk = 200 * time.Millisecond
+	virtually(t, 2, func(t *testing.T, w *world) {
+		var mu sync.Mutex
+		var ends []time.Time // when requests ended
+		inFlight := sync.WaitGroup{}
+		s := newStored(1)
+		r := w.join(s, newHandledUnder(), 2, func(s *sink, as []*act) {
+			if len(as) == 0 {
+				return
+			}
+			inFlight.Go(func() {
+				pass(bulk)
+				mu.Lock()
+				ends = append(ends, time.Now())
+				mu.Unlock()
+				s.index(as)
+			})
+		}, func(_ *Config, o *Options) { o.AdoptTimeout = 20 * time.Second })
+		longest := func(from time.Time) (gap time.Duration) {
+			mu.Lock()
+			defer mu.Unlock()
+			for i := 1; i < len(ends); i++ {
+				if ends[i].After(from) {
+					gap = max(gap, ends[i].Sub(ends[i-1]))
+				}
+			}
+			return gap
+		}
+		load := func(d time.Duration) {
+			for range int(d / (bulk / 10)) {
+				for p := range int32(2) {
+					w.produce(p, 5)
+				}
+				pass(bulk / 10)
+			}
+		}
+		load(2 * bulk) // the first requests come back after one
+		began := time.Now()
+		load(2 * bulk)
+		calm := longest(began)
+		s.set(2)
+		load(4 * bulk)
+		stall := longest(began)
+		t.Logf("bulk requests of %s end every %s; across an adoption nothing ends for %s: %.2f bulk latencies", bulk, calm, stall, stall.Seconds()/bulk.Seconds())
+		if stall > 3*bulk {
+			t.Errorf("an adoption stops everything for %s", stall)
+		}
+		w.waitAllCommitted()
+		w.waitEpoch(2, 2)
+		if err := r.end(); err != nil {
+			t.Error(err)
+		}
+		inFlight.Wait()
+	})
 }

@@ -42,6 +42,7 @@ var (
 	deadletter = suite{room: "deadletter", run: "Oversize|Recreated"}
 	parking    = suite{room: "deadletter", run: "Parking|Void"}
 	parks      = suite{room: "consumer", run: "Park"}
+	routing    = suite{room: "consumer", run: "AdoptLeaves|S11|Twins|DirtyMark"}
 	indexer    = suite{room: "indexer"}
 	simulation = suite{room: "cmd/sluice/internal/simulation", tags: ",synctests", env: []string{"SLUICE_SIMULATIONS=150"}}
 )
@@ -65,6 +66,10 @@ var mutants = []mutant{
 	{"letter-not-awaited", simulation, oracle},
 	{"pause-kept", consumer, ""},
 	{"stop-skips-last-batch", consumer, ""},
+	{"adopt-without-draining", routing, ""},
+	{"start-below-committed-epoch", routing, ""},
+	{"first-target-settles", routing, ""},
+	{"dirty-mark-not-awaited", routing, ""},
 	{"commit-before-flush", simulation, oracle},
 	{"429-is-success", simulation, oracle},
 	{"item-errors-ignored", indexer, ""},

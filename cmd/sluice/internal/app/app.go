@@ -164,7 +164,7 @@ func New(cfg *config.Config, o Options) (_ *App, err error) {
 		MaxRecord:   maxRecord, ShutdownTimeout: cfg.ShutdownTimeout, Log: o.Log, Kafka: o.Kafka,
 	}
 	if a.routing != nil {
-		options.Routing, options.Dirty = a.routing, a.routing
+		options.Routing, options.Dirty, options.AdoptTimeout = a.routing, a.routing, cfg.Elasticsearch.RequestTimeout
 	}
 	a.letters, err = NewLetters(cfg, Rooms{Kafka: kafka, Elastic: a.elastic, Budget: a.budget, Version: o.Version, Log: o.Log})
 	if err != nil {
