@@ -69,7 +69,7 @@ func (w *world) manager(owner string, through http.RoundTripper) *Manager {
 	client := w.client
 	if through != nil {
 		var err error
-		client, err = elastic.New(elastic.Config{Addresses: []string{"http://es:9200"}}, elastic.WithRoundTripper(through))
+		client, err = elastic.New(elastic.Config{Addresses: []string{"http://es:9200"}}, elastic.WithRoundTripper(through), elastic.WithVersion("job"))
 		w.check(err)
 	}
 	control := client.Control(".sluice-control")
