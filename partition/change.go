@@ -25,10 +25,11 @@ func (e *RefusedError) Error() string {
 type Change struct {
 	By string    // who makes it, for Table.UpdatedBy
 	At time.Time // when
-	// Documents are the customers that have documents in the stream's
-	// partitions: none of them may move by a change of the table. Nil says that
-	// nobody knows, so that nobody may move. It is not looked at where no place
-	// changes.
+	// Documents are the customers that have documents on any side: none of them
+	// may move by a change of the table. Nil says that nobody knows, so that
+	// nobody may move. It is not looked at where no place changes. A replica
+	// that has not adopted the change may still write a first document to the
+	// old place: whoever moves customers looks again after the fence.
 	Documents iter.Seq[string]
 	// Edit changes a copy of the table. It leaves Epoch alone.
 	Edit func(*Table) error
