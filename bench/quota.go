@@ -38,7 +38,7 @@ var quotaModes = []string{"automaxprocs", "runtime"}
 
 const (
 	quotaPhase    = 8 * time.Second // of a live change
-	changeDocs    = 3_000_000       // more than what moves meanwhile, with gzip
+	changeDocs    = 4_000_000       // more than what moves meanwhile, with gzip
 	quotaInterval = "2s"            // procs.interval, so that a phase shows both
 )
 
@@ -146,6 +146,7 @@ func (o *options) changeQuota(ctx context.Context, v *stage, s scenario, group *
 	if err != nil {
 		return change, err
 	}
+	start := before
 	running, err := startProcesses(commands)
 	if err != nil {
 		return change, err
@@ -177,6 +178,9 @@ func (o *options) changeQuota(ctx context.Context, v *stage, s scenario, group *
 		got, err := sinkWatch(url)(ctx)
 		if err != nil {
 			return change, err
+		}
+		if got.Docs-start.Docs >= s.Docs {
+			break // a fast machine, and the topic's end
 		}
 		change.DocsPer = append(change.DocsPer, float64(got.Docs-before.Docs))
 		before = got
