@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -338,21 +339,30 @@ func (l *ParkedLog) Append(ctx context.Context, partition int32, records []Parke
 	}
 }
 
-// append tries once; n is how many of the first were acknowledged.
+// append tries once; n is how many of the first were acknowledged. It does not
+// wait longer than ctx: records whose request was sent the client keeps until a
+// broker has answered, which it may never do.
 func (l *ParkedLog) append(ctx context.Context, partition int32, records []Parked) (n int, end int64, err error) {
 	results := make([]error, len(records))
 	all := make([]*kgo.Record, len(records))
-	var wg sync.WaitGroup
-	wg.Add(len(records))
+	ended := make(chan struct{})
+	var left atomic.Int64
+	left.Store(int64(len(records)))
 	for i := range records {
 		p := &records[i]
 		all[i] = &kgo.Record{Topic: l.topic, Partition: partition, Key: p.Key, Value: p.Value, Headers: p.headers()}
 		l.client.Produce(ctx, all[i], func(_ *kgo.Record, err error) {
 			results[i] = err
-			wg.Done()
+			if left.Add(-1) == 0 {
+				close(ended)
+			}
 		})
 	}
-	wg.Wait()
+	select {
+	case <-ended:
+	case <-ctx.Done():
+		return 0, 0, context.Cause(ctx)
+	}
 	for n < len(records) && results[n] == nil {
 		n++
 	}

@@ -152,6 +152,33 @@ func TestParkedTrouble(t *testing.T) {
 	}
 }
 
+// An append ends with its context, also where it is not known whether the brokers
+// have the records: the client does not give those up before they answer.
+func TestParkedGivenUp(t *testing.T) {
+	cluster, l := startParked(t, topic, topic+".parked")
+	sent := make(chan struct{}, 1)
+	cluster.ControlKey(int16(kmsg.Produce), func(kmsg.Request) (kmsg.Response, error, bool) {
+		cluster.KeepControl()
+		select {
+		case sent <- struct{}{}:
+		default:
+		}
+		return nil, errors.New("the connection breaks"), true
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() {
+		_, err := l.Append(ctx, 1, []Parked{parkedExample(0)})
+		ended <- err
+	}()
+	<-sent
+	<-sent // once more, so the first is known to have failed
+	cancel()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}
+
 // Records that were deleted before they were replayed are a loss that is said.
 func TestParkedLost(t *testing.T) {
 	_, l := startParked(t, topic, topic+".parked")
