@@ -287,6 +287,11 @@ func (c *Client) IndexStats(ctx context.Context, index string) (IndexStats, erro
 	err := c.send(ctx, what, request{
 		method: http.MethodGet, path: "/" + url.PathEscape(index) + "/_stats/docs,store,search", query: url.Values{"level": {"shards"}},
 	}, nil, &answer)
+	var refused *Error
+	if errors.As(err, &refused) && refused.Type == "api_not_available_exception" { // serverless: it has no shards to speak of
+		docs, err := c.Count(ctx, index, nil)
+		return IndexStats{Docs: docs}, err
+	}
 	if err != nil {
 		return IndexStats{}, err
 	}
