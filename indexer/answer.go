@@ -68,7 +68,11 @@ func (w *worker) process(b *batch) (goOn bool) {
 
 	x.mu.Lock()
 	now := time.Now()
-	inFlight := x.inFlight
+	inFlight, onWire := x.inFlight, x.onWire
+	if b.onWire {
+		b.onWire = false
+		x.onWire--
+	}
 	throttled, turned, reload := v.kind == requestThrottled, 0, false
 	if throttled {
 		turned = len(b.sent)
@@ -77,7 +81,7 @@ func (w *worker) process(b *batch) (goOn bool) {
 		b.probesAll, x.probing = false, false
 		x.probeAt = now.Add(probeEvery)
 	}
-	if !v.nobody() {
+	if v.status > 0 && v.status < 500 { // a server that fails at everything is no better than none
 		x.alive(now)
 	}
 	switch {
@@ -112,6 +116,9 @@ func (w *worker) process(b *batch) (goOn bool) {
 		x.sendAgain(now, b, 0)
 	}
 	if v.kind == requestAnswered || v.kind == requestThrottled {
+		if throttled {
+			inFlight = onWire // those that wait after a 429 keep no cut from being felt
+		}
 		x.limiter.sample(now, res.began, res.took, b.bytes, throttled, inFlight)
 		x.observe(now, observation{answered: len(b.sent), turned: turned})
 	}
@@ -119,6 +126,10 @@ func (w *worker) process(b *batch) (goOn bool) {
 	if goOn && !x.opt.Gate() { // the next part is a request of its own
 		b.due, goOn = now, false
 		x.delayed = append(x.delayed, b)
+	}
+	if goOn {
+		b.onWire = true
+		x.onWire++
 	}
 	x.mu.Unlock()
 

@@ -63,6 +63,7 @@ type batch struct {
 	marks      map[*target]uint64 // target.accepted when the whole was refused first
 	probesAll  bool               // it is out although all is held
 	inHand     bool               // an answer is there to be read
+	onWire     bool               // counted in Indexer.onWire
 }
 
 // result is what came of a request.

@@ -392,15 +392,17 @@ func TestAnsweredAtLast(t *testing.T) {
 	})
 }
 
-// gateway answers 503 for the server behind it while that is gone.
+// gateway answers for the server behind it while that is gone.
 type gateway struct {
 	Transport
-	gone *atomic.Bool
+	gone   *atomic.Bool
+	status int
+	tells  bool // GET / is answered as always
 }
 
 func (g gateway) Perform(req *http.Request) (*http.Response, error) {
-	if g.gone.Load() {
-		return answer(503, "<html>Service Unavailable</html>"), nil
+	if g.gone.Load() && !(g.tells && req.Method == http.MethodGet) {
+		return answer(g.status, "<html>Service Unavailable</html>"), nil
 	}
 	return g.Transport.Perform(req)
 }
@@ -408,8 +410,15 @@ func (g gateway) Perform(req *http.Request) (*http.Response, error) {
 // An outage behind a gateway that answers is nobody's fault either: no request
 // is split, and no record is called the cause.
 func TestGatewayWithoutServer(t *testing.T) {
+	t.Run("503", func(t *testing.T) { gatewayWithoutServer(t, 503, false) })
+	// A server that fails at every request is no better than none.
+	t.Run("500", func(t *testing.T) { gatewayWithoutServer(t, 500, false) })
+	t.Run("500 of bulk requests", func(t *testing.T) { gatewayWithoutServer(t, 500, true) })
+}
+
+func gatewayWithoutServer(t *testing.T, status int, tells bool) {
 	gone := &atomic.Bool{}
-	rig(t, func(_ *Config, o *Options) { o.Transport = gateway{o.Transport, gone} }, func(s *server, x *Indexer, w *Writer, rec *recorder) {
+	rig(t, func(_ *Config, o *Options) { o.Transport = gateway{o.Transport, gone, status, tells} }, func(s *server, x *Indexer, w *Writer, rec *recorder) {
 		gone.Store(true)
 		for seq := range uint64(500) {
 			add(t, w, index(rec, seq, "a", fmt.Sprint(seq), `{}`))
@@ -424,6 +433,40 @@ func TestGatewayWithoutServer(t *testing.T) {
 		if n := locked(&s.mu, func() int { return s.requests }); n != 1 {
 			t.Errorf("%d requests, want the one that waited", n)
 		}
+	})
+}
+
+// While every request is turned away the limit goes on falling, though all
+// batches keep their permits; then it comes back.
+func TestLimitFallsWhileAllIsTurnedAway(t *testing.T) {
+	rig(t, func(c *Config, _ *Options) { c.Requests = Requests{Min: 1, Max: 32} }, func(s *server, x *Indexer, w *Writer, rec *recorder) {
+		s.latency = func() time.Duration { return 100 * time.Millisecond }
+		x.mu.Lock()
+		x.limiter.limit = 32
+		x.mu.Unlock()
+		full := true
+		s.refuse = func(int) bool { return full }
+		const docs = 64 * 1000 // of 64 full requests
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			for seq := range uint64(docs) {
+				add(t, w, index(rec, seq, "a", fmt.Sprint(seq), `{}`))
+			}
+			w.Publish()
+		}()
+		pass(30 * time.Second)
+		if got := x.Status(); got.RequestsLimit != 1 {
+			t.Errorf("the limit is %d after 30 s of nothing but 429s", got.RequestsLimit)
+		}
+		before := locked(&s.mu, func() int { return s.requests })
+		pass(10 * time.Second)
+		if n := locked(&s.mu, func() int { return s.requests }) - before; n > 110 {
+			t.Errorf("%d requests in 10 s at a limit of 1 and 100 ms each", n)
+		}
+		locked(&s.mu, func() any { full = false; return nil })
+		waitFor(t, x, rec, docs)
+		<-done
 	})
 }
 

@@ -335,6 +335,9 @@ func (x *Indexer) letGo(b *batch) {
 		x.unblock(w)
 	}
 	x.heard(b)
+	if b.onWire {
+		x.onWire--
+	}
 	x.inFlight--
 	x.recycle(b)
 }

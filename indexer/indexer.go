@@ -85,6 +85,7 @@ type Indexer struct {
 	answered []*batch
 	delayed  []*batch // whole requests that are sent again when due
 	inFlight int      // permits taken: batches claimed and not finished
+	onWire   int      // of them, those that do not wait to be sent again
 	limiter  *limiter
 	workers  int // running
 	scaler   scaler

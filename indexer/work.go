@@ -75,7 +75,12 @@ func (x *Indexer) next() *batch {
 				x.wakeAt(x.probeAt)
 			}
 		default:
-			b := x.dueDelayed(now)
+			// A limit that was cut is felt at once: batches keep their permits
+			// while they wait, and would else all be sent again.
+			var b *batch
+			if x.onWire < x.permits() {
+				b = x.dueDelayed(now)
+			}
 			if b == nil && x.inFlight < x.permits() {
 				var wake time.Time
 				if b, wake = x.claim(now); b == nil {
@@ -92,6 +97,8 @@ func (x *Indexer) next() *batch {
 			if b == nil {
 				break
 			}
+			b.onWire = true
+			x.onWire++
 			if x.holdAll != "" {
 				x.probing, b.probesAll = true, true
 			}
