@@ -89,6 +89,7 @@ func (x *Indexer) newBatch(reason string) *batch {
 // seal lays the batch's actions out; no chunk is added after it.
 func (b *batch) seal() {
 	for _, c := range b.chunks {
+		c.target.out++
 		for i := range c.entries {
 			b.refs = append(b.refs, ref{c, i})
 		}
@@ -119,6 +120,7 @@ func (x *Indexer) recycle(b *batch) {
 		x.packs.Put(&packed)
 	}
 	for _, c := range b.chunks {
+		c.target.out--
 		x.chunks.put(c)
 	}
 	clear(b.chunks)

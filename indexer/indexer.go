@@ -255,12 +255,46 @@ func (x *Indexer) target(name string, newPerHour int) *target {
 	if t == nil {
 		// The caller's text may be a view of something larger.
 		t = &target{name: strings.Clone(name), all: &x.queued}
+		t.label = x.metrics.label(t.name)
 		x.targets[t.name] = t
 		if newPerHour > 0 && !x.closed {
 			x.admit(t, newPerHour)
 		}
 	}
+	t.writers++
 	return t
+}
+
+// quietSweeps without anything of a target end it: its rejection breaker, which
+// looks back for breakerWindow, has nothing left to remember either.
+const quietSweeps = int(breakerWindow/sweepEvery) + 1
+
+// sweep takes the targets that a writer has closed, and forgets those that have
+// been quiet for long: of targets that are named by time or by customer there
+// would else be ever more.
+func (x *Indexer) sweep(closed []*target) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, t := range closed {
+		t.writers--
+	}
+	for name, t := range x.targets {
+		if !t.idle() || t == x.wholeOf || t == x.refusedOf {
+			t.quiet = 0
+			continue
+		}
+		if t.quiet++; t.quiet < quietSweeps {
+			continue
+		}
+		delete(x.targets, name)
+		x.metrics.retire(t.label)
+		if t.backing {
+			x.metrics.backingOff.Dec()
+		}
+	}
+	if x.wholeOf != nil && x.wholeOf.writers == 0 {
+		x.wholeOf = nil
+	}
 }
 
 // publish queues a chunk in its lane. slot is the lane's number, laneCount for

@@ -4,6 +4,7 @@ import (
 	"strconv"
 
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 )
 
 // metrics are the counters that events feed; gauges are read from the indexer
@@ -18,10 +19,13 @@ type metrics struct {
 	created    prometheus.Counter
 	destroyed  prometheus.Counter
 	backingOff prometheus.Gauge
+
+	labels map[string]bool // of documents; Indexer.mu guards it
 }
 
 func newMetrics() *metrics {
 	return &metrics{
+		labels: make(map[string]bool),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "sluice_bulk_requests_total",
 			Help: "Bulk requests by HTTP status; 0: no answer.",
@@ -37,7 +41,7 @@ func newMetrics() *metrics {
 		}),
 		documents: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "sluice_documents_total",
-			Help: "Actions by target and how they ended: indexed, deleted, stale, ignored, rejected, or conflict (a newer version is stored). A record may have several.",
+			Help: "Actions by target and how they ended: indexed, deleted, stale, ignored, rejected, or conflict (a newer version is stored). A record may have several. 200 targets at a time have series of their own, the others, and those that have been quiet for minutes, are _other.",
 		}, []string{"target", "outcome"}),
 		flushes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "sluice_bulk_flushes_total",
@@ -71,8 +75,41 @@ func (m *metrics) request(res *result, bytes int64) {
 // ended counts actions that are not tried again.
 func (m *metrics) ended(t *target, outcome string, n int) {
 	if n > 0 {
-		m.documents.WithLabelValues(t.name, outcome).Add(float64(n))
+		m.documents.WithLabelValues(t.label, outcome).Add(float64(n))
 	}
+}
+
+const (
+	// mostLabels bounds the targets that have series of their own.
+	mostLabels = 200
+	// otherTargets is the label of the rest. No index can be named like this.
+	otherTargets = "_other"
+)
+
+// label returns the label of a new target. Indexer.mu must be held.
+func (m *metrics) label(name string) string {
+	if len(m.labels) >= mostLabels {
+		return otherTargets
+	}
+	m.labels[name] = true
+	return name
+}
+
+// retire makes room for another label: what was counted under this one is
+// counted as others' from now on. Indexer.mu must be held.
+func (m *metrics) retire(label string) {
+	if label == otherTargets {
+		return
+	}
+	delete(m.labels, label)
+	for _, outcome := range [...]string{"indexed", "deleted", "stale", "ignored", "rejected", "conflict"} {
+		c := m.documents.WithLabelValues(label, outcome)
+		var value dto.Metric
+		if err := c.Write(&value); err == nil && value.Counter.GetValue() > 0 {
+			m.documents.WithLabelValues(otherTargets, outcome).Add(value.Counter.GetValue())
+		}
+	}
+	m.documents.DeletePartialMatch(prometheus.Labels{"target": label})
 }
 
 func (m *metrics) all() []prometheus.Collector {

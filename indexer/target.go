@@ -98,6 +98,11 @@ type target struct {
 
 	active bool // in Indexer.active
 
+	label   string // of metrics
+	writers int    // that have it open
+	out     int    // chunks in batches
+	quiet   int    // sweeps in a row that found nothing of it
+
 	until   time.Time     // backs off until then
 	pause   time.Duration // the last back-off
 	backing bool          // counted as backing off
@@ -179,6 +184,12 @@ func (t *target) unready() *lane {
 
 func (t *target) empty() bool {
 	return len(t.ready) == 0 && len(t.order) == 0 && len(t.solos) == 0
+}
+
+// idle says that nothing of the target is anywhere, and nobody has it open.
+func (t *target) idle() bool {
+	return t.writers == 0 && t.out == 0 && t.queued == 0 && t.empty() && len(t.queues) == 0 &&
+		t.hold == nil && t.taking == 0
 }
 
 // closed returns the queue of an entry's id if the id is closed.

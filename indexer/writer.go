@@ -22,7 +22,12 @@ type Writer struct {
 	last    *openTarget
 	source  *source       // of the last action
 	dirty   []*openTarget // those with open chunks
+	swept   time.Time
 }
+
+// sweepEvery is how often a writer closes the targets that it did not use since
+// the time before.
+const sweepEvery = time.Minute
 
 // openTarget holds the writer's open chunks of one target: one per lane, the
 // last for unordered actions.
@@ -32,6 +37,7 @@ type openTarget struct {
 	size  [laneCount + 1]int // wire bytes of the lane's last chunk
 	count int
 	dirty bool // in Writer.dirty
+	used  bool // since the last sweep
 
 	// The encoded head of the last kind of action.
 	kind     headKind
@@ -53,7 +59,7 @@ func (o *openTarget) head(a *bulk.Action) *bulk.Head {
 
 // NewWriter returns a writer with nothing open.
 func (x *Indexer) NewWriter() *Writer {
-	return &Writer{x: x, targets: make(map[string]*openTarget)}
+	return &Writer{x: x, targets: make(map[string]*openTarget), swept: time.Now()}
 }
 
 // Add takes an action: it is encoded into the indexer's own memory, nothing of
@@ -91,7 +97,7 @@ func (w *Writer) Add(ctx context.Context, a *Action) error {
 		o.open[slot] = c
 		o.count++
 		if !o.dirty {
-			o.dirty = true
+			o.dirty, o.used = true, true
 			w.dirty = append(w.dirty, o)
 		}
 	}
@@ -120,6 +126,26 @@ func (w *Writer) Publish() {
 		w.dirty[i] = nil
 	}
 	w.dirty = w.dirty[:0]
+	if now := time.Now(); now.Sub(w.swept) >= sweepEvery {
+		w.swept = now
+		w.sweep()
+	}
+}
+
+// sweep closes the targets that were not used lately.
+func (w *Writer) sweep() {
+	var closed []*target
+	for name, o := range w.targets {
+		if !o.used {
+			closed = append(closed, o.t)
+			delete(w.targets, name)
+			if w.last == o {
+				w.last = nil
+			}
+		}
+		o.used = false
+	}
+	w.x.sweep(closed)
 }
 
 func (w *Writer) publish(o *openTarget, slot int) {

@@ -1,0 +1,116 @@
+package indexer
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Targets that are not used any more are forgotten, here and in the metrics,
+// whose totals stay. However many there are, few have series of their own.
+func TestIdleTargetsAreForgotten(t *testing.T) {
+	for _, targets := range []int{1000, 100_000} {
+		if testing.Short() && targets > 1000 {
+			continue
+		}
+		t.Run(fmt.Sprint(targets), func(t *testing.T) {
+			rig(t, nil, func(s *server, x *Indexer, w *Writer, rec *recorder) {
+				const round = 1000
+				most, seq := 0, uint64(0)
+				for first := 0; first < targets; first += round {
+					for n := range round {
+						a := index(rec, seq, fmt.Sprint("t", first+n), "1", `{}`)
+						a.Ordered = n%2 == 0
+						add(t, w, a)
+						seq++
+					}
+					w.Publish()
+					pass(30 * time.Second)
+					waitFor(t, x, rec, int(seq))
+					most = max(most, len(x.targets))
+				}
+				// A minute until the writer closes one, and those that it is quiet for.
+				if bound := round * (2 + 2*(1+quietSweeps)); most > bound {
+					t.Errorf("%d targets at once, want at most %d", most, bound)
+				}
+				if n := series(t, x); n > mostLabels+1 {
+					t.Errorf("%d series", n)
+				}
+				for range quietSweeps + 2 {
+					add(t, w, index(rec, seq, "kept", fmt.Sprint(seq), `{}`))
+					seq++
+					w.Publish()
+					pass(sweepEvery + time.Second)
+				}
+				waitFor(t, x, rec, int(seq))
+				if len(x.targets) != 1 || len(w.targets) != 1 || x.targets["kept"] == nil {
+					t.Errorf("%d targets are left, the writer has %d", len(x.targets), len(w.targets))
+				}
+				if n := series(t, x); n > 2 {
+					t.Errorf("%d series are left", n)
+				}
+				if got := total(t, x); got != float64(seq) {
+					t.Errorf("%v documents counted, %d were written", got, seq)
+				}
+				// One that comes back is as good as new.
+				add(t, w, index(rec, seq, "t1", "2", `{}`))
+				w.Publish()
+				waitFor(t, x, rec, int(seq)+1)
+			})
+		})
+	}
+}
+
+// A target with something on its way, or that is held, is never forgotten: a
+// second one of its name would overtake the first.
+func TestBusyTargetsAreKept(t *testing.T) {
+	rig(t, nil, func(s *server, x *Indexer, w *Writer, rec *recorder) {
+		silent := true
+		s.fail = func(*request) error {
+			if silent {
+				return errReset
+			}
+			return nil
+		}
+		a := index(rec, 0, "a", "1", `{}`)
+		a.Ordered = false
+		add(t, w, a)
+		add(t, w, index(rec, 1, "b", "1", `{}`))
+		w.Publish()
+		ta, tb := x.targets["a"], x.targets["b"]
+		for range 3 * quietSweeps {
+			pass(sweepEvery)
+			w.Publish()
+		}
+		if x.targets["a"] != ta || x.targets["b"] != tb || len(w.targets) != 0 {
+			t.Error("a target was forgotten while its action was on the way")
+		}
+		locked(&s.mu, func() any { silent = false; return nil })
+		waitFor(t, x, rec, 2)
+	})
+}
+
+// series counts the targets in sluice_documents_total.
+func series(t *testing.T, x *Indexer) int { n, _ := gather(t, x); return n }
+
+// total sums sluice_documents_total up.
+func total(t *testing.T, x *Indexer) float64 { _, sum := gather(t, x); return sum }
+
+func gather(t *testing.T, x *Indexer) (series int, sum float64) {
+	t.Helper()
+	r := prometheus.NewRegistry()
+	r.MustRegister(x.metrics.documents)
+	families, err := r.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		for _, m := range f.Metric {
+			series++
+			sum += m.Counter.GetValue()
+		}
+	}
+	return series, sum
+}
