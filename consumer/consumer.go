@@ -748,32 +748,31 @@ func (c *Consumer) replace(old map[*assignment]kgo.EpochOffset) {
 		a.forget()
 		a.parking.end()
 		c.o.Sink.Drop(a)
+		c.mu.Lock() // the resolver, which lets partitions start, sees the one or the other
+		b := c.begin(a.topic, a.id)
+		b.origin = a.origin
 		own, _ := c.pauses.of(a)
 		c.pauses.remove(a)
-		c.mu.Lock()
-		b := c.begin(a.topic, a.id)
+		c.pauses.add(own&pauseStarting|c.pauseParking(), b)
 		c.mu.Unlock()
-		b.origin = a.origin
-		own = own&pauseStarting | c.pauseParking()
 		b.l.mu.Lock()
 		b.tracker.Advance(at.Offset)
 		b.marks = append(b.marks, mark{offset: at.Offset - 1, epoch: at.Epoch})
 		b.fetched = at.Offset
 		b.committed = min(committed, at.Offset)
 		b.start, b.end = a.start, a.end
-		b.admitted = a.admitted
+		b.admitted = b.admitted || a.admitted // the resolver may know b already
 		if h := a.halt; h != nil && (h.Kind == HaltGeneration || h.Kind == HaltDataLoss || h.Kind == HaltNoCommit) {
 			b.halt = h
 			b.stopped.Store(true)
-			own |= pauseHalted
+			c.pauses.set(pauseHalted, b)
 		}
 		b.l.mu.Unlock()
 		if offsets[a.l.topic] == nil {
 			offsets[a.l.topic] = make(map[int32]kgo.EpochOffset)
 		}
 		offsets[a.l.topic][a.id] = at
-		b.parking.begin()
-		c.pauses.add(own, b)
+		b.parking.begin() // not before the pause is there that this takes away
 	}
 	c.cl.SetOffsets(offsets)
 }

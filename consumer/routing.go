@@ -149,7 +149,8 @@ func (c *Consumer) switchTables(began time.Time) {
 	<-c.dispatcher.flush()
 	epoch := c.o.Routing.Adopt()
 	before := c.epoch.Swap(epoch)
-	for _, a := range as {
+	// Again: what was assigned meanwhile was begun under the epoch before.
+	for _, a := range c.holdings() {
 		if _, ok := back[a]; !ok {
 			a.adopts(epoch)
 			continue
