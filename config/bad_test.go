@@ -322,25 +322,38 @@ var bad = []struct {
 		"sluice.yaml:1:13: documents.deletes: a tombstone keeps the version of its delete, and there is none; use deletes: hard, or op: index with a version",
 	}},
 
+	// Routing by customer
+	{"a routed stream without a customer", "routing: {stream: s}\n", []string{
+		"sluice.yaml:1:1: documents.customer: there is no customer to route the stream by; set it to header:NAME, key, key:REGEXP or field:/POINTER",
+	}},
+	{"S27: a customer that null values lack", "documents: {customer: 'field:/c'}\nrouting: {stream: s}\n", []string{
+		"sluice.yaml:1:13: documents.customer: a null value is a delete, but has no field to take the customer from; take it from the key, a header, the topic or the record's timestamp, or set on_null to ignore, fail or dead_letter",
+	}},
+	{"a routed stream with several indices", `documents: {index: events, customer: key}
+overrides:
+  - topics: [a]
+    documents: {index: others}
+routing: {stream: a b}
+`, []string{
+		"sluice.yaml:4:17: overrides[0].documents.index: a routed stream has one legacy index, and documents.index is \"events\"; leave it out, or run a Sluice of its own for these topics",
+		"sluice.yaml:5:11: routing.stream: \"a b\" is not a stream's name; use letters, digits and . _ - only, 200 at most",
+	}},
+
 	// Not available yet
 	{"what comes later", `kafka:
   sasl: {mechanism: AWS_MSK_IAM}
 documents:
   format: avro
   schema_registry: {url: "http://registry"}
-  on_no_customer: legacy
 overrides:
   - topics: [a]
     documents: {format: protobuf}
 dead_letter: {topic: dead}
-routing: {stream: s}
 `, []string{
 		"sluice.yaml:2:10: kafka.sasl.mechanism: is not available yet with this value; use SCRAM-SHA-512, which MSK offers too",
 		"sluice.yaml:4:3: documents.format: is not available yet with this value; use json, or raw to keep the bytes in a field",
 		"sluice.yaml:5:3: documents.schema_registry: is not available yet; remove the section",
-		"sluice.yaml:6:3: documents.on_no_customer: is not available yet with this value; use dead_letter",
-		"sluice.yaml:9:17: overrides[0].documents.format: is not available yet with this value; use json, or raw to keep the bytes in a field",
-		"sluice.yaml:11:11: routing.stream: is not available yet; name one index per customer: documents.index: events-${customer}",
+		"sluice.yaml:8:17: overrides[0].documents.format: is not available yet with this value; use json, or raw to keep the bytes in a field",
 	}},
 	{"parking without dead letters", "indexer: {held: park}\n", []string{
 		"sluice.yaml:1:11: indexer.held: park needs a topic for the parked records; set dead_letter.topic: they go to its name with .parked",

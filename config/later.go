@@ -18,8 +18,6 @@ var later = []struct {
 	{"kafka.sasl.mechanism", []string{"AWS_MSK_IAM"}, "use SCRAM-SHA-512, which MSK offers too"},
 	{"documents.format", []string{"avro", "protobuf", "json_schema"}, "use json, or raw to keep the bytes in a field"},
 	{"documents.schema_registry", nil, "remove the section"},
-	{"documents.on_no_customer", []string{"legacy"}, "use dead_letter"},
-	{"routing.stream", nil, "name one index per customer: documents.index: events-${customer}"},
 }
 
 // refuseLater reports the values of later that the configuration holds, in

@@ -391,8 +391,17 @@ func BenchmarkRoute(b *testing.B) {
 		})
 	}
 	run("not routed", mustRules(b, Config{Index: "old", ID: "key"}))
+	run("not routed, id by field", mustRules(b, Config{Index: "old", ID: "field:/id"}))
 	for _, c := range routedRules {
-		_, r := routed(b, c.cfg, c.mode)
+		t := partition.New("events", "old")
+		t.Write, t.Job = partition.Mode(c.mode), "j1" //nolint:gosec // 0 to 3
+		t.Partitions = map[string]partition.Partition{}
+		for i := range t.Slots {
+			name := fmt.Sprintf("p%03d", i%24)
+			t.Partitions[name] = partition.Partition{Index: "events-" + name, State: partition.Active}
+			t.SlotMap = append(t.SlotMap, name)
+		}
+		_, r := routed(b, c.cfg, partition.NewRouter(t, partition.CacheOptions{}))
 		run(c.name, r)
 	}
 }
