@@ -31,8 +31,8 @@ func TestChaos(t *testing.T) {
 		}
 		return unset
 	}
-	docs := setting("SLUICE_MIGRATION_DOCUMENTS", 20_000)
-	for seed := range uint64(setting("SLUICE_MIGRATION_SEEDS", 2)) { //nolint:gosec // not negative
+	docs := setting("SLUICE_MIGRATION_DOCUMENTS", chaosDocuments)
+	for seed := range uint64(setting("SLUICE_MIGRATION_SEEDS", chaosSeeds)) { //nolint:gosec // not negative
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			inBubble(t, func(w *world) { w.chaos(rand.New(rand.NewPCG(seed, 9)), docs) })
 		})

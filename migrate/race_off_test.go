@@ -4,3 +4,9 @@ package migrate
 
 // stride is how many of the writes a process is killed at: every one.
 const stride = 1
+
+// How large and how many the migrations of TestChaos are.
+const (
+	chaosDocuments = 20_000
+	chaosSeeds     = 2
+)

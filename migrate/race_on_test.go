@@ -5,3 +5,9 @@ package migrate
 // stride is how many of the writes a process is killed at: the race detector
 // makes each run ten times as long.
 const stride = 7
+
+// How large and how many the migrations of TestChaos are.
+const (
+	chaosDocuments = 4_000
+	chaosSeeds     = 1
+)
