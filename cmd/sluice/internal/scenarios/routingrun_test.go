@@ -52,8 +52,13 @@ type routedWorld struct {
 
 func newRoutedWorld(t testing.TB, partitions int32) *routedWorld {
 	t.Helper()
+	return newRoutedWorldOf(t, worldOptions{partitions: partitions})
+}
+
+func newRoutedWorldOf(t testing.TB, o worldOptions) *routedWorld {
+	t.Helper()
 	w := &routedWorld{
-		world: newWorld(t, worldOptions{partitions: partitions}), tables: map[int64]*partition.Router{},
+		world: newWorld(t, o), tables: map[int64]*partition.Router{},
 		log: map[[2]int64]*kgo.Record{}, passed: map[[2]int64]passage{}, last: map[int32]embedded.Commit{}, stands: map[int32]consumer.FencePosition{}, excused: map[string]bool{},
 	}
 	w.effect = nil // what is checked in its place stands here
