@@ -119,9 +119,13 @@ type Consumer struct {
 	queued        atomic.Int64   // bytes in all queues
 	parkedPending atomic.Int64   // bytes of records that wait to be parked
 	takes         chan struct{}  // has an element for each token that is being taken
-	lastPoll      atomic.Int64   // Unix nanoseconds of the poll loop's last turn
-	callback      atomic.Int64   // when the running rebalance callback began; 0: none
-	counters      counters
+	lanes         atomic.Int64   // that run
+	// parkedTroubles counts who waits for what keeps parked records: one line in
+	// the log stands for all.
+	parkedTroubles atomic.Int64
+	lastPoll       atomic.Int64 // Unix nanoseconds of the poll loop's last turn
+	callback       atomic.Int64 // when the running rebalance callback began; 0: none
+	counters       counters
 
 	// turn is taken by whoever commits, releases partitions or seeks: one at a
 	// time. It is a channel because it is held across waits.

@@ -44,9 +44,13 @@ type lane struct {
 	opened  bool      // the state says so and the indexer has given back what it had
 	closing bool      // the state is about to say, or says, that it is closed
 	closed  bool      // records pass by again
+	gone    bool      // what was parked is not there any more: see resume
 	stopped bool
 	batch   *replay // in hand
 	trouble string
+
+	// Of the goroutine that asks Kafka at the time: it failed when it last did.
+	failing bool
 }
 
 // pending is a record to be parked.
@@ -166,6 +170,8 @@ func (l *lane) say(trouble string) {
 func (l *lane) run(ctx context.Context, fresh bool) {
 	var replaying sync.WaitGroup
 	ctx, cancel := context.WithCancel(ctx)
+	l.p.c.lanes.Add(1)
+	defer l.p.c.lanes.Add(-1)
 	defer l.forget()
 	defer replaying.Wait()
 	defer cancel()
@@ -182,6 +188,7 @@ func (l *lane) run(ctx context.Context, fresh bool) {
 // forget gives back what the lane still holds.
 func (l *lane) forget() {
 	l.stop()
+	l.works()
 	l.p.publish(func(lanes map[string]*lane) {
 		if lanes[l.target] == l && l.isClosed() {
 			delete(lanes, l.target)
@@ -202,14 +209,26 @@ func (l *lane) isClosed() bool {
 }
 
 // resume goes on with a lane that an earlier owner has opened: what it has
-// parked ends where the log ends now, after the token was taken.
+// parked ends where the log ends now, after the token was taken. A topic that was
+// made anew, or cut, does not hold it.
 func (l *lane) resume(ctx context.Context) bool {
 	for {
-		end, err := l.p.c.o.Parking.Log.End(ctx, l.at.Partition)
+		log, end := l.p.c.o.Parking.Log, int64(0)
+		_, _, id, err := log.Place(ctx, l.target, l.p.a.l.topic, l.p.a.id)
 		if err == nil {
+			end, err = log.End(ctx, l.at.Partition)
+		}
+		if err == nil {
+			l.works()
 			l.mu.Lock()
+			defer l.mu.Unlock()
 			l.tail, l.opened = end, true
-			l.mu.Unlock()
+			switch {
+			case id != l.at.TopicID:
+				l.gone, l.at.TopicID, l.at.From = true, id, 0
+			case end < l.at.From:
+				l.gone, l.at.From = true, end
+			}
 			return true
 		}
 		if !l.retry(ctx, "where the parked topic ends", err) {
@@ -218,14 +237,28 @@ func (l *lane) resume(ctx context.Context) bool {
 	}
 }
 
-// retry says what failed, and waits; false: ctx has ended.
+// retry says what failed, and waits; false: ctx has ended. One line in the log
+// stands for all lanes.
 func (l *lane) retry(ctx context.Context, what string, err error) bool {
 	if ctx.Err() != nil {
 		return false
 	}
 	l.say(err.Error())
-	l.p.c.log.Warn().Str("target", l.target).Str("topic", l.p.a.l.topic).Int32("partition", l.p.a.id).Err(err).Msg("parked records: " + what + " is not known; trying again")
+	if !l.failing {
+		l.failing = true
+		if l.p.c.parkedTroubles.Add(1) == 1 {
+			l.p.c.log.Warn().Str("target", l.target).Str("topic", l.p.a.l.topic).Int32("partition", l.p.a.id).Err(err).Msg("parked records: " + what + " is not known; trying again, others may, too")
+		}
+	}
 	return linger(ctx, laneRetry)
+}
+
+// works ends what retry began.
+func (l *lane) works() {
+	if l.failing {
+		l.failing = false
+		l.p.c.parkedTroubles.Add(-1)
+	}
 }
 
 // open makes the state say that the lane is open, has later records come here,
@@ -255,6 +288,7 @@ func (l *lane) open(ctx context.Context) bool {
 	if err != nil {
 		return false
 	}
+	l.works()
 	l.say("")
 	l.p.publish(func(lanes map[string]*lane) { lanes[l.target] = l })
 	select {
@@ -311,6 +345,7 @@ func (l *lane) append(ctx context.Context) {
 		end, err := l.p.c.o.Parking.Log.Append(ctx, l.at.Partition, records)
 		l.mu.Lock()
 		l.wire = 0
+		back := err == nil && end <= l.tail
 		if err == nil {
 			l.tail = end
 		}
@@ -318,6 +353,10 @@ func (l *lane) append(ctx context.Context) {
 		l.disown(batch)
 		if err != nil {
 			return // what became of them is not known: they are delivered again
+		}
+		if back { // not the log that the lane was opened in: the next owner sees it
+			l.p.lost()
+			return
 		}
 		l.p.a.settle(outParked, seqsOf(batch)...)
 		signal(l.turn)
@@ -351,6 +390,18 @@ func (l *lane) replay(ctx context.Context) {
 	cursor := l.at.From
 	window := int64(0) // one record
 	saved, savedAt := cursor, l.p.c.now()
+	if l.gone {
+		l.p.c.counters.dataLoss.Add(1)
+		l.p.c.log.Error().Str("target", l.target).Str("topic", l.p.a.l.topic).Int32("partition", l.p.a.id).Msg("data loss: " + parkedGone)
+		if !l.p.c.resumes {
+			l.say(parkedGone)
+			<-ctx.Done()
+			return
+		}
+		if l.save(cursor) != nil {
+			return
+		}
+	}
 	for ctx.Err() == nil {
 		if l.close(cursor, w) {
 			return
@@ -384,12 +435,13 @@ func (l *lane) replay(ctx context.Context) {
 			}
 			continue
 		}
+		l.works()
 		if len(records) > 0 && !l.write(ctx, w, records) {
 			window = 0 // the target is held again
 			continue
 		}
 		cursor = next
-		window = min(max(window*laneGrowth, laneFirst), laneMost, max(l.p.c.o.Budget.Limit()/16, 1))
+		window = min(max(window*laneGrowth, laneFirst), laneMost, l.p.c.laneShare())
 		if now := l.p.c.now(); now.Sub(savedAt) >= laneSave && cursor > saved {
 			if l.save(cursor) != nil {
 				return
@@ -399,11 +451,21 @@ func (l *lane) replay(ctx context.Context) {
 	}
 }
 
+// parkedGone is what a lane waits for whose records are not there any more.
+const parkedGone = "the parked topic was deleted and made anew, or cut: what was parked for this target is lost; kafka.on_data_loss: resume goes on without it"
+
+// laneShare is how many bytes a lane may bring back at once: all together an
+// eighth of the budget.
+func (c *Consumer) laneShare() int64 {
+	limit := c.o.Budget.Limit()
+	return max(min(limit/16, limit/8/max(c.lanes.Load(), 1)), 1)
+}
+
 // save notes in the state how far the lane was replayed.
 func (l *lane) save(cursor int64) error {
 	return l.p.change(func(s *deadletter.ParkedState) {
 		if at, open := s.Lanes[l.target]; open {
-			at.From = cursor
+			at.From, at.TopicID = cursor, l.at.TopicID
 			s.Lanes[l.target] = at
 		}
 	})
@@ -444,6 +506,11 @@ func (l *lane) collect(ctx context.Context, cursor, window int64) (records []dea
 				return records, p.At, nil
 			}
 			size += n
+			// What was fetched goes: other lanes' records are most of it.
+			p.Key, p.Value = cloneBytes(p.Key), cloneBytes(p.Value)
+			for k := range p.Headers {
+				p.Headers[k].Value = cloneBytes(p.Headers[k].Value)
+			}
 			records = append(records, *p)
 		}
 		cursor = next

@@ -246,6 +246,7 @@ func (p *parking) standing() error {
 // take takes the token; false: the assignment has ended.
 func (p *parking) take() (state deadletter.ParkedState, ok bool) {
 	retry := parkedRetryMin
+	failing := false
 	for {
 		state, err := p.tryTake()
 		if err == nil {
@@ -255,8 +256,13 @@ func (p *parking) take() (state deadletter.ParkedState, ok bool) {
 			return state, false
 		}
 		why := "the state of its parked records: " + err.Error()
-		if was := p.waiting.Swap(&why); was == nil || *was != why {
-			p.c.log.Warn().Str("topic", p.a.l.topic).Int32("partition", p.a.id).Err(err).Msg("partition waits: the state of its parked records cannot be taken over; trying again")
+		p.waiting.Store(&why)
+		if !failing {
+			failing = true
+			defer p.c.parkedTroubles.Add(-1)
+			if p.c.parkedTroubles.Add(1) == 1 { // one line for all partitions
+				p.c.log.Warn().Str("topic", p.a.l.topic).Int32("partition", p.a.id).Err(err).Msg("partitions wait: the state of their parked records cannot be taken over; trying again")
+			}
 		}
 		if !linger(p.ctx, retry) {
 			return state, false
@@ -327,6 +333,7 @@ func (p *parking) change(change func(*deadletter.ParkedState)) error {
 	p.changing.Lock()
 	defer p.changing.Unlock()
 	retry := parkedRetryMin
+	failing := false
 	for {
 		err := p.keeper.Change(p.ctx, change)
 		switch {
@@ -338,7 +345,13 @@ func (p *parking) change(change func(*deadletter.ParkedState)) error {
 			p.lost()
 			return err
 		}
-		p.c.log.Warn().Str("topic", p.a.l.topic).Int32("partition", p.a.id).Err(err).Msg("the state of parked records cannot be changed; trying again")
+		if !failing {
+			failing = true
+			defer p.c.parkedTroubles.Add(-1)
+			if p.c.parkedTroubles.Add(1) == 1 { // one line for all partitions
+				p.c.log.Warn().Str("topic", p.a.l.topic).Int32("partition", p.a.id).Err(err).Msg("the state of parked records cannot be changed; trying again")
+			}
+		}
 		if !linger(p.ctx, retry) {
 			return context.Cause(p.ctx)
 		}

@@ -1,16 +1,23 @@
 package consumer
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/rs/zerolog"
+	"github.com/twmb/franz-go/pkg/kgo"
+
 	"github.com/sluicehq/sluice/deadletter"
+	"github.com/sluicehq/sluice/document"
 	"github.com/sluicehq/sluice/indexer"
+	"github.com/sluicehq/sluice/indexer/bulk"
 )
 
 // parkedWorld is what parking needs, in memory: states, the parked topic with
@@ -22,6 +29,8 @@ type parkedWorld struct {
 	docs     map[string][]byte
 	versions map[string]int64
 	shut     chan struct{} // states cannot be read until it is closed; nil: they can
+	down     error         // of reading states
+	id       string        // of the parked topic
 	records  []deadletter.Parked
 	open     bool
 	waiting  []func()
@@ -48,7 +57,10 @@ func (p *parkedWorld) Get(ctx context.Context, id string, doc any) (int64, int64
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	text, ok := p.docs[id]
-	if !ok {
+	switch {
+	case p.down != nil:
+		return 0, 0, p.down
+	case !ok:
 		return 0, 0, parkedError("absent")
 	}
 	return p.versions[id], 1, json.Unmarshal(text, doc)
@@ -87,7 +99,7 @@ func (p *parkedWorld) state() (s deadletter.ParkedState) {
 func (p *parkedWorld) Place(context.Context, string, string, int32) (int32, int64, string, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return 0, int64(len(p.records)), "parked", nil
+	return 0, int64(len(p.records)), p.id, nil
 }
 
 func (p *parkedWorld) End(context.Context, int32) (int64, error) {
@@ -158,7 +170,7 @@ func (p *parkedWorld) unblock() {
 }
 
 func newParkedWorld(w *world) *parkedWorld {
-	return &parkedWorld{w: w, docs: map[string][]byte{}, versions: map[string]int64{}}
+	return &parkedWorld{w: w, id: "parked", docs: map[string][]byte{}, versions: map[string]int64{}}
 }
 
 // parking is the change that has a member park.
@@ -279,5 +291,104 @@ func TestParkedOwnerLost(t *testing.T) {
 	w.waitAllCommitted()
 	if s := p.state(); s.Starts[len(s.Starts)-1].Offset != 10 {
 		t.Errorf("%+v", s)
+	}
+}
+
+// A parked topic that was made anew does not hold what was parked: the lane says
+// so and waits, and later records are parked behind; `resume` goes on.
+func TestParkedTopicMadeAnew(t *testing.T) {
+	w := newWorld(t, 1)
+	p := newParkedWorld(w)
+	m := w.start(nil, p.parking())
+	w.produce(0, 10)
+	w.wait("the sink to hold all", func() bool { return m.sink.held() == 10 })
+	m.holding(tp{testTopic, 0}).Park("index", "cluster_block_exception")
+	w.waitAllCommitted()
+	if err := m.end(); err != nil {
+		t.Fatal(err)
+	}
+	p.mu.Lock()
+	p.records, p.id, p.waiting, p.open = nil, "another", nil, true
+	p.mu.Unlock()
+
+	m = w.start(atOnce, p.parking())
+	w.produce(0, 10)
+	w.waitAllCommitted()
+	w.wait("the loss to be said", func() bool {
+		s := m.Status().Partitions[0].Parked
+		return len(s) == 1 && s[0].Trouble == parkedGone && m.counters.dataLoss.Load() == 1
+	})
+	if s := p.state(); len(s.Lanes) != 1 || len(p.records) != 10 || len(p.written) != 0 {
+		t.Errorf("%+v, %d parked, %v written", s, len(p.records), p.written)
+	}
+	if err := m.end(); err != nil {
+		t.Fatal(err)
+	}
+
+	m = w.start(atOnce, p.parking(), func(c *Config, _ *Options) { c.OnDataLoss = "resume" })
+	w.wait("the lane to close", func() bool { return len(p.state().Lanes) == 0 })
+	w.wait("all to be written", func() bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return slices.Equal(p.written, []int64{10, 11, 12, 13, 14, 15, 16, 17, 18, 19})
+	})
+	if n := m.counters.dataLoss.Load(); n != 1 {
+		t.Errorf("%d losses", n)
+	}
+}
+
+// What keeps all partitions waiting is one line in the log.
+func TestParkedOneLine(t *testing.T) {
+	const partitions = 4
+	w := newWorld(t, partitions)
+	p := newParkedWorld(w)
+	p.down = parkedError("away")
+	lines := &lineCounter{text: "cannot be taken over"}
+	m := w.start(atOnce, p.parking(), func(_ *Config, o *Options) { o.Log = zerolog.New(lines) })
+	w.wait("all partitions to wait", func() bool {
+		waiting := 0
+		for _, a := range m.holdings() {
+			if a.parking.waiting.Load() != nil {
+				waiting++
+			}
+		}
+		return waiting == partitions
+	})
+	p.mu.Lock()
+	p.down = nil
+	p.mu.Unlock()
+	w.produce(0, 10)
+	w.waitAllCommitted()
+	w.wait("nobody to wait", func() bool { return m.parkedTroubles.Load() == 0 })
+	if n := lines.n.Load(); n != 1 {
+		t.Errorf("%d lines", n)
+	}
+}
+
+// lineCounter counts lines with a text.
+type lineCounter struct {
+	text string
+	n    atomic.Int64
+}
+
+func (c *lineCounter) Write(line []byte) (int, error) {
+	if bytes.Contains(line, []byte(c.text)) {
+		c.n.Add(1)
+	}
+	return len(line), nil
+}
+
+// A record that was parked for the new side is not written to the legacy side
+// when that is the only one again: it has the record, or a lane of its own.
+func TestLaneSide(t *testing.T) {
+	l := &lane{target: "new-1", p: &parking{a: &assignment{topic: &topic{rules: rules{}}}}}
+	var res document.Result
+	res.Side, res.Action = document.SideLegacy, bulk.Action{Op: bulk.Index, Target: "legacy"}
+	if x, ok := l.action(&kgo.Record{}, &res); ok {
+		t.Errorf("it goes to %s", x.Target)
+	}
+	l.target = "legacy"
+	if _, ok := l.action(&kgo.Record{}, &res); !ok {
+		t.Error("the legacy side's own record goes nowhere")
 	}
 }

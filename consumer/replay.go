@@ -42,7 +42,6 @@ func (l *lane) write(ctx context.Context, w Writer, records []deadletter.Parked)
 		size += records[i].Size()
 	}
 	l.p.c.o.Budget.Force(size)
-	defer l.p.c.o.Budget.Give(size)
 	l.setBatch(b)
 	defer l.setBatch(nil)
 	defer l.p.c.o.Sink.Drop(b)
@@ -51,7 +50,9 @@ func (l *lane) write(ctx context.Context, w Writer, records []deadletter.Parked)
 		if !b.send(w, i, &res) {
 			break
 		}
+		records[i].Key, records[i].Value, records[i].Headers = nil, nil, nil
 	}
+	l.p.c.o.Budget.Give(size)
 	w.Publish()
 	select {
 	case <-b.done:
@@ -149,7 +150,9 @@ func (b *replay) Park(string, string) {
 
 // action is the action of a mapped record for the lane's target. Where a record
 // has two, one a side, the lane's is the one; where it has one, that is it,
-// whatever its target is by now. False: a side that is required no longer.
+// whatever its target is by now. False: a side that is required no longer. The
+// legacy side has its own lane, or has the record: it gets no other side's, which
+// would come after later records.
 func (l *lane) action(r *kgo.Record, res *document.Result) (x indexer.Action, ok bool) {
 	x = indexer.Action{Action: res.Action, Ordered: res.Ordered, Tombstone: res.Tombstone}
 	flags, changed := sideFlags(res.Side), res.Changed
@@ -164,6 +167,8 @@ func (l *lane) action(r *kgo.Record, res *document.Result) (x indexer.Action, ok
 			return x, false
 		}
 		flags |= metaTwin
+	} else if res.Side == document.SideLegacy && res.Action.Target != l.target {
+		return x, false
 	}
 	x.Meta = appendSideMeta(nil, r, changed, flags, res.Customer)
 	if perHour, named := l.p.a.topic.rules.TimeNamed(); named {
