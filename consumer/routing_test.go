@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -172,8 +173,10 @@ func (h *handledUnder) note(target string, k tp, offset int64) {
 	if by[k] == nil {
 		by[k] = map[int64]int64{}
 	}
-	var e int64
-	fmt.Sscan(epoch, &e)
+	e, err := strconv.ParseInt(epoch, 10, 64)
+	if err != nil {
+		panic(err)
+	}
 	by[k][offset] = max(by[k][offset], e)
 }
 
