@@ -157,11 +157,11 @@ func (x *tenants) awaitReopened(apps ...*program) {
 // others go on as fast as before, commits go on, memory is bounded, nothing is
 // dead-lettered, and everything is in order afterwards.
 func TestParking_OneCustomerBlocked(t *testing.T) {
-	const count, blocked, every = 10, 5 * time.Minute, 100 * time.Millisecond
+	const count, blocked, every = 10, 5 * time.Minute, 250 * time.Millisecond
 	bubble(t, func(t *testing.T) {
 		x := newTenants(t, count, 4)
 		x.create()
-		p := x.start(tenantSettings+"memory: {limit: 4MiB, held_share: 10%}\nindexer: {flush_bytes: 64KiB}", parks)
+		p := x.start(tenantSettings+"memory: {limit: 4MiB, held_share: 3%}\nindexer: {flush_bytes: 64KiB}", parks)
 		x.more()
 		x.awaitDone(p)
 		x.block(0, true)
