@@ -307,6 +307,9 @@ func (r *parkedReplay) standing(ctx context.Context) error {
 // lanes.
 func (r *parkedReplay) partition(ctx context.Context, k *deadletter.ParkedKeeper) error {
 	state := k.State()
+	if _, err := r.route(ctx); err != nil {
+		return err
+	}
 	id, start, err := r.start(ctx, &state)
 	if err != nil {
 		return err
@@ -377,6 +380,13 @@ func (r *parkedReplay) flush(ctx context.Context, batch []deadletter.Parked) err
 		r.mapper.Rules(p.Topic).Map(parkedRecord(p), p.Generation, &r.result)
 		switch r.result.Verdict {
 		case document.Send:
+			switch {
+			case r.result.Twin.Op != 0:
+				return errors.New("records are written to both sides of the stream now (write mode W1 or W2): start a member of the group, which replays what is parked for either side and marks customers whose sides differ")
+			case r.result.Side == document.SideLegacy && r.result.Action.Target != p.Target:
+				r.ignored++ // of a new side that there is no more: the legacy side has it
+				continue
+			}
 			left = append(left, sendable{indexer.Action{Action: r.result.Action, Ordered: r.result.Ordered, Tombstone: r.result.Tombstone}, p})
 			r.result = document.Result{} // the action holds parts of it
 		case document.Ignore:

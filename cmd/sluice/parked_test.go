@@ -122,3 +122,29 @@ func TestParkedVerbs(t *testing.T) {
 		t.Errorf("%d letters: %v", len(letters), err)
 	}
 }
+
+// Parked records of a routed stream go where the table says, not to the index
+// that the configuration names.
+func TestParkedReplayRouted(t *testing.T) {
+	s := newSite(t, nil, routedYAML)
+	s.must("PUT", "/legacy", `{"mappings":{"properties":{"n":{"type":"long"}}}}`)
+	s.routes(0, "", "init", "--partitions", "1", "--replicas", "0")
+	var index string
+	for _, p := range s.table().Partitions {
+		index = p.Index
+	}
+	s.park(index, `{"n":1,"org":{"id":"acme"}}`, `{"n":2,"org":{"id":"acme"}}`)
+	s.must("POST", "/.sluice-control/_refresh", "")
+	if out := s.run(0, "parked", "replay"); !strings.Contains(out, "2 records written") {
+		t.Errorf("%s", out)
+	}
+	for name, want := range map[string]int{index: 2, "legacy": 0} {
+		docs := 0
+		for range s.es.Docs(name) {
+			docs++
+		}
+		if docs != want {
+			t.Errorf("%s has %d documents, want %d", name, docs, want)
+		}
+	}
+}
