@@ -70,7 +70,8 @@ type parkedStore struct {
 }
 
 // Get implements deadletter.ParkedStore. Without create, an index that is not
-// there, or may not be read, holds no state.
+// there holds no state. One that may not be read for a while may hold some:
+// records that passed by would overtake those that are parked.
 func (s *parkedStore) Get(ctx context.Context, id string, doc any) (seqNo, primaryTerm int64, err error) {
 	if s.create && !s.opened.Load() {
 		if err := s.Open(ctx); err != nil {
@@ -80,7 +81,7 @@ func (s *parkedStore) Get(ctx context.Context, id string, doc any) (seqNo, prima
 	}
 	seqNo, primaryTerm, err = s.Control.Get(ctx, id, doc)
 	var refused *elastic.Error
-	if !s.create && errors.As(err, &refused) && slices.Contains([]int{http.StatusNotFound, http.StatusForbidden, http.StatusUnauthorized}, refused.Status) {
+	if !s.create && errors.As(err, &refused) && refused.Status == http.StatusNotFound {
 		err = fmt.Errorf("%s: %w", id, elastic.ErrNotFound)
 	}
 	return seqNo, primaryTerm, err
