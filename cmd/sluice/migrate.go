@@ -153,7 +153,10 @@ func (f *migrateFlags) verb(use, short, long string, do func(context.Context, *m
 				return err
 			}
 			defer m.close(cmd.Context())
-			result, err := do(cmd.Context(), m)
+			// Asked to end, a runner gives its lease back, so that nobody waits for it.
+			ctx, stop := untilSignal(cmd.Context(), func(os.Signal) {})
+			defer stop()
+			result, err := do(ctx, m)
 			return m.end(result, err)
 		}),
 	}
