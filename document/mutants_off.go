@@ -7,6 +7,10 @@ package document
 const (
 	// Deletes carry no version.
 	mutantDelete = false
+	// In W1 a delete on the new side is a delete, whose version is forgotten.
+	mutantShadow = false
+	// Dual write sends the record to the legacy side only.
+	mutantOneSide = false
 	// Of two headers of one name the first counts.
 	mutantHeader = false
 	// A record may choose the hashed id of another.

@@ -91,7 +91,7 @@ func (r *Rules) route(table Router, out *Result) (to partition.Route, p *problem
 func (r *Rules) twin(to partition.Route, rec *kgo.Record, out *Result) {
 	a, tombstone := &out.Action, &out.Tombstone
 	if out.Side == SideLegacy {
-		if to.New == "" {
+		if to.New == "" || mutantOneSide {
 			return
 		}
 		a, tombstone = &out.Twin, &out.TwinTombstone
@@ -100,7 +100,7 @@ func (r *Rules) twin(to partition.Route, rec *kgo.Record, out *Result) {
 	}
 	// Index partitions are written by their own names.
 	a.RequireAlias = false
-	if a.Op == bulk.Delete && to.Shadow {
+	if a.Op == bulk.Delete && to.Shadow && !mutantShadow {
 		out.tombstone(rec, a)
 		*tombstone = true
 	}

@@ -62,6 +62,8 @@ var mutants = []mutant{
 	{"commit-highest", offsets, ""},
 	{"hole-stalls", offsets, ""},
 	{"delete-without-version", document, ""},
+	{"shadow-delete-is-hard", document, ""},
+	{"dual-write-misses-a-side", document, ""},
 	{"late-outcome-commits", consumer, ""},
 	{"letter-not-awaited", simulation, oracle},
 	{"pause-kept", consumer, ""},
