@@ -275,7 +275,9 @@ func TestS17StalledRunner(t *testing.T) {
 					w.Fatal("no copy was held")
 				}
 				pause()
-				<-first
+				if err := <-first; err == nil {
+					w.Error("the first runner came to its end")
+				}
 				for i := range 20 {
 					w.log.remove(fmt.Sprintf("d%d", i), fmt.Sprintf("c%d", i%5))
 				}
