@@ -18,14 +18,23 @@ func (c *Client) TemplateFor(ctx context.Context, index string) (settings, mappi
 		} `json:"template"`
 	}
 	err = c.send(ctx, "asking which index template is for "+index+" (needs the cluster privilege manage_index_templates)", request{
-		method: http.MethodPost, path: "/_index_template/_simulate_index/" + url.PathEscape(index), query: url.Values{"flat_settings": {"true"}},
+		method: http.MethodPost, path: "/_index_template/_simulate_index/" + url.PathEscape(index), // it knows no flat_settings
 	}, nil, &answer)
-	settings, mappings = answer.Template.Settings, answer.Template.Mappings
-	if settings == nil {
-		settings = map[string]any{}
-	}
+	settings, mappings = map[string]any{}, answer.Template.Mappings
+	flatten("", answer.Template.Settings, settings)
 	if mappings == nil {
 		mappings = map[string]any{}
 	}
 	return settings, mappings, err
+}
+
+// flatten puts nested settings under their full names.
+func flatten(path string, nested, flat map[string]any) {
+	for key, value := range nested {
+		if inner, ok := value.(map[string]any); ok {
+			flatten(path+key+".", inner, flat)
+		} else {
+			flat[path+key] = value
+		}
+	}
 }

@@ -8,15 +8,15 @@ import (
 
 func TestTemplateFor(t *testing.T) {
 	for body, want := range map[string][2]map[string]any{
-		`{"template":{"settings":{"index.number_of_shards":"2"},"mappings":{"dynamic":"strict"},"aliases":{}},"overlapping":[]}`: {
-			{"index.number_of_shards": "2"}, {"dynamic": "strict"},
+		`{"template":{"settings":{"index":{"number_of_shards":"2","routing":{"allocation":{"include":{"_tier_preference":"data_content"}}}}},"mappings":{"dynamic":"strict"},"aliases":{}},"overlapping":[]}`: {
+			{"index.number_of_shards": "2", "index.routing.allocation.include._tier_preference": "data_content"}, {"dynamic": "strict"},
 		},
 		// No template matches: what servers of several versions say then.
 		`{}`:                {{}, {}},
 		`{"template":null}`: {{}, {}},
 	} {
 		c := newClient(t, roundTripper(func(r *http.Request) (*http.Response, error) {
-			if r.Method != http.MethodPost || r.URL.EscapedPath() != "/_index_template/_simulate_index/e-p000" || r.URL.Query().Get("flat_settings") != "true" {
+			if r.Method != http.MethodPost || r.URL.EscapedPath() != "/_index_template/_simulate_index/e-p000" || r.URL.RawQuery != "" {
 				t.Errorf("asked %s %s", r.Method, r.URL)
 			}
 			return answer(200, body), nil

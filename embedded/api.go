@@ -1076,6 +1076,9 @@ func (es *Elasticsearch) simulateIndex(r *Request, name string) *answer {
 	if !r.is("POST") {
 		return r.wrongMethod("POST")
 	}
+	if r.Query.Has("flat_settings") {
+		return failure(illegalArgument("request [" + r.Path + "] contains unrecognized parameter: [flat_settings]"))
+	}
 	es.mu.Lock()
 	defer es.mu.Unlock()
 	t := es.templateFor(name)
@@ -1086,15 +1089,11 @@ func (es *Elasticsearch) simulateIndex(r *Request, name string) *answer {
 	for k, v := range flatSettings(t.settings) {
 		settings["index."+k] = fmt.Sprint(v)
 	}
-	var shown any = settings
-	if r.Query.Get("flat_settings") != "true" {
-		shown = nest(settings)
-	}
 	m := newMapping()
 	if err := m.merge(t.mappings); err != nil {
 		return failure(err)
 	}
-	return reply(http.StatusOK, map[string]any{"template": map[string]any{"settings": shown, "mappings": m.source(), "aliases": t.aliases}, "overlapping": []any{}})
+	return reply(http.StatusOK, map[string]any{"template": map[string]any{"settings": nest(settings), "mappings": m.source(), "aliases": t.aliases}, "overlapping": []any{}})
 }
 
 func newTemplate(name string, body map[string]any) (*template, *apiError) {

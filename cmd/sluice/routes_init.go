@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/twmb/franz-go/pkg/kerr"
 
 	"github.com/sluicehq/sluice/consumer"
 	"github.com/sluicehq/sluice/document"
@@ -231,7 +232,7 @@ func (p *initPlan) show(out io.Writer) {
 // goes on with its legacy index, and from names a file with a table that was
 // kept.
 func (r *routes) plan(ctx context.Context, l *layout, n int, from string) (*initPlan, error) {
-	highest, err := consumer.HighestEpoch(ctx, r.kafka, r.cfg.Kafka.GroupID)
+	highest, err := r.highestEpoch(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -291,6 +292,27 @@ func (r *routes) plan(ctx context.Context, l *layout, n int, from string) (*init
 	p.exist, err = r.mine(ctx, l.prefix+"-p*", t.Partitions)
 	return p, err
 }
+
+// highestEpoch is the highest epoch that the group has committed. A group that
+// is the first of its brokers has no coordinator for some seconds.
+func (r *routes) highestEpoch(ctx context.Context) (int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*checkTimeout)
+	defer cancel()
+	for {
+		epoch, err := consumer.HighestEpoch(ctx, r.kafka, r.cfg.Kafka.GroupID)
+		if !errors.Is(err, kerr.CoordinatorNotAvailable) && !errors.Is(err, kerr.CoordinatorLoadInProgress) {
+			return epoch, err
+		}
+		select {
+		case <-time.After(coordinatorRetry):
+		case <-ctx.Done():
+			return 0, &exit{exitTryLater, err}
+		}
+	}
+}
+
+// coordinatorRetry is how soon a group's coordinator is asked for again.
+const coordinatorRetry = 500 * time.Millisecond
 
 // kept reads a table that somebody kept.
 func kept(file, stream string) (*partition.Table, error) {

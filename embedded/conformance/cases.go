@@ -391,6 +391,7 @@ func targetCases() []tcase {
 			},
 			{method: http.MethodGet, path: "/{i}", json: map[string]string{"{i}.settings.index.number_of_shards": "2", "{i}.settings.index.gc_deletes": "15m", "{i}.mappings.dynamic": "strict", "{i}.aliases.{a}": "map[]"}},
 			{method: http.MethodPost, path: "/_index_template/_simulate_index/{i}2", json: map[string]string{"template.settings.index.number_of_shards": "2", "template.settings.index.gc_deletes": "15m", "template.mappings.dynamic": "strict"}},
+			{method: http.MethodPost, path: "/_index_template/_simulate_index/{i}2?flat_settings=true", status: 400, err: "illegal_argument_exception: request [/_index_template/_simulate_index/{i}2] contains unrecognized parameter: [flat_settings]..."},
 			{method: http.MethodDelete, path: "/_index_template/{i}"},
 			{method: http.MethodPost, path: "/_index_template/_simulate_index/{i}2", json: map[string]string{"template.settings.index.gc_deletes": "-"}},
 			{method: http.MethodDelete, path: "/_index_template/{i}", status: 404, err: "index_template_missing_exception: index_template [{i}] missing"},

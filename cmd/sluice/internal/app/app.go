@@ -339,6 +339,9 @@ func (a *App) register(c *consumer.Consumer, version string) error {
 	if a.parked != nil {
 		all = append(all, a.parked)
 	}
+	if a.routing != nil {
+		all = append(all, a.routing.collectors()...)
+	}
 	for _, collector := range all {
 		if err := a.metrics.Register(collector); err != nil {
 			return fmt.Errorf("metrics: %w", err)

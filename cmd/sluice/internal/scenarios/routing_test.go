@@ -184,6 +184,9 @@ func TestRouting_S15_OneSideIsBlocked(t *testing.T) {
 	if h := p.App.Health(); h.OK() || h.Routing == nil || h.Routing.Epoch != 1 {
 		t.Errorf("health %+v", h)
 	}
+	if epoch, trouble := p.sum("sluice_routing_epoch", "stream", "events"), p.sum("sluice_routing_trouble"); epoch != 1 || trouble != 0 {
+		t.Errorf("metrics: epoch %v, trouble %v", epoch, trouble)
+	}
 	w.must(http.MethodPut, "/new/_settings", `{"index.blocks.write":null}`)
 	w.awaitDone(p)
 	w.bothHold()

@@ -319,7 +319,6 @@ type routingStorm struct {
 	rand    *rand.Rand
 	members []*member
 	now     *partition.Table
-	late    int // customers that have no documents yet, by number
 	changes int
 }
 
