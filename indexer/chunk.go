@@ -118,12 +118,15 @@ const (
 	// pooledFor how long it keeps what nobody has used meanwhile.
 	pooledBytes = 64 << 20
 	pooledFor   = time.Second
+	// pieceBytes is what is taken of the budget at a time.
+	pieceBytes = 1 << 20
 )
 
 // chunkPool makes chunks, charges them to the budget while they are out, and
 // keeps a few for the next time.
 type chunkPool struct {
 	budget *memory.Budget
+	child  *memory.Child // of budget: what actions hold
 	// share is the most bytes that actions take of the budget: the rest is for
 	// records that are fetched and not yet actions.
 	share int64
@@ -158,9 +161,9 @@ func (p *chunkPool) try(n int) *chunk {
 	capacity, class, charge := p.size(n)
 	held := p.held.Load()
 	switch fits := held+charge <= p.share; {
-	case fits && p.budget.TryTake(charge):
+	case fits && p.child.TryTake(charge):
 	case held < p.reserve:
-		p.budget.Force(charge)
+		p.child.Force(charge)
 	default:
 		return nil
 	}
@@ -185,7 +188,7 @@ func (p *chunkPool) wait(ctx context.Context, n int) (*chunk, error) {
 // force returns a chunk for bytes that are held already and only move.
 func (p *chunkPool) force(n int) *chunk {
 	capacity, class, charge := p.size(n)
-	p.budget.Force(charge)
+	p.child.Force(charge)
 	return p.make(capacity, class, charge)
 }
 
@@ -234,12 +237,12 @@ func (p *chunkPool) grown(c *chunk) {
 // charge takes bytes from the budget for what exists already.
 func (p *chunkPool) charge(n int64) {
 	p.held.Add(n)
-	p.budget.Force(n)
+	p.child.Force(n)
 }
 
 func (p *chunkPool) give(n int64) {
 	p.held.Add(-n)
-	p.budget.Give(n) // wakes those who wait for held to shrink, too
+	p.child.Give(n) // wakes those who wait for held to shrink, too
 }
 
 // put takes a chunk back. Nobody may read its bytes any more.
@@ -299,5 +302,6 @@ func (p *chunkPool) close() {
 		p.trim.Stop()
 		p.trim = nil
 	}
+	p.child.Close()
 	p.free, p.idle, p.kept = [len(chunkSizes)][]*chunk{}, [len(chunkSizes)]int{}, 0
 }

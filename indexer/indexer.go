@@ -136,6 +136,7 @@ func New(cfg Config, opt Options) *Indexer {
 	x := &Indexer{
 		cfg: cfg, opt: opt, log: opt.Log,
 		chunks: &chunkPool{
+			child:   opt.Budget.Child(min(pieceBytes, max(opt.Budget.Limit()/256, 1))),
 			budget:  opt.Budget,
 			share:   share,
 			reserve: min(2*int64(cfg.FlushBytes), opt.Budget.Limit()/4),
@@ -331,7 +332,8 @@ func (x *Indexer) publish(t *target, slot int, c *chunk) {
 // interval. What is left of it does not wait any longer.
 const dryShare = 10
 
-// backlog is how many full batches beyond the permits may wait in lanes. More
+// backlog is how many full batches beyond half as many again as there are permits
+// may wait in lanes: some lanes are busy. More
 // would not make the server faster, only the process larger.
 const backlog = 1
 
@@ -359,7 +361,7 @@ func (x *Indexer) checkRoom() {
 		default:
 		}
 	}
-	enough := !x.closed && x.queued-heldQueued > int64(x.limiter.current()+backlog)*x.bodyLimit
+	enough := !x.closed && x.queued-heldQueued > int64(x.limiter.current()*3/2+backlog)*x.bodyLimit
 	switch {
 	case (over || enough) && x.room == nil:
 		x.room = make(chan struct{})

@@ -16,10 +16,13 @@ import (
 type Budget struct {
 	limit int64
 	used  atomic.Int64
+	// watched says that somebody may wait for freed. It is set before they look
+	// for room once more, and read after room was made: so one of the two sees
+	// the other.
+	watched atomic.Bool
 
-	mu      sync.Mutex
-	freed   chan struct{} // closed and replaced by Give, if watched
-	watched bool
+	mu    sync.Mutex
+	freed chan struct{} // closed and replaced by Give, if watched
 }
 
 // New returns a budget of limit bytes; limit must be positive.
@@ -73,7 +76,7 @@ func (b *Budget) Take(ctx context.Context, n int64) error {
 func (b *Budget) Freed() <-chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.watched = true
+	b.watched.Store(true)
 	return b.freed
 }
 
@@ -85,10 +88,13 @@ func (b *Budget) Give(n int64) {
 	if b.used.Add(-n) < 0 {
 		panic("memory: more bytes given back than were taken")
 	}
+	if !b.watched.Load() {
+		return
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.watched {
+	if b.watched.Swap(false) {
 		close(b.freed)
-		b.freed, b.watched = make(chan struct{}), false
+		b.freed = make(chan struct{})
 	}
 }
