@@ -332,9 +332,9 @@ func (x *Indexer) publish(t *target, slot int, c *chunk) {
 // interval. What is left of it does not wait any longer.
 const dryShare = 10
 
-// backlog is how many full batches beyond half as many again as there are permits
-// may wait in lanes: some lanes are busy. More
-// would not make the server faster, only the process larger.
+// backlog is how many full batches may wait in lanes beyond half as many again
+// as there are permits: some of the lanes are busy. More would not make the
+// server faster, only the process larger.
 const backlog = 1
 
 // checkRoom looks whether Add has to wait: held targets fill their share, or
