@@ -132,6 +132,7 @@ type statusSum struct {
 	Memory      app.MemoryStatus        `json:"memory"`
 	Indexer     app.IndexerStatus       `json:"indexer"`
 	DeadLetters int                     `json:"dead_letters_waiting"`
+	Parked      []string                `json:"parked_targets,omitempty"` // sorted
 	Held        []heldTarget            `json:"held_targets"`
 	Halted      []admin.HaltedPartition `json:"halted_partitions"`
 	Replicas    []replicaStatus         `json:"replicas"`
@@ -175,8 +176,13 @@ func summarise(before, now []replicaStatus, interval time.Duration) *statusSum {
 			}
 			s.LagSeconds = max(s.LagSeconds, p.LagSeconds)
 			s.Records.Add(p.Ledger)
+			for _, l := range p.Parked {
+				s.Parked = append(s.Parked, l.Target)
+			}
 		}
 	}
+	slices.Sort(s.Parked)
+	s.Parked = slices.Compact(s.Parked)
 	s.MembersSeen, s.Held = len(members), held(healths)
 	s.Indexer.HeldTargets = len(s.Held)
 
@@ -256,6 +262,9 @@ func (s *statusSum) show(out io.Writer) {
 	}
 	if s.DeadLetters > 0 {
 		line("dead letters", "%d wait to be written", s.DeadLetters)
+	}
+	if len(s.Parked) > 0 {
+		line("parked", "records for %s: sluice parked list", strings.Join(s.Parked, ", "))
 	}
 	_ = table.Flush() // as good as the writes to out
 
