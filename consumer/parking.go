@@ -10,7 +10,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/sluicehq/sluice/deadletter"
 	"github.com/sluicehq/sluice/indexer"
@@ -243,6 +245,59 @@ func (p *parking) standing() error {
 	return nil
 }
 
+// mayStart is standing, and sees that the group has not committed more than the
+// assignment starts at: what was parked from there on would be void, and whoever
+// came next would start above it. It has the partition start over there then.
+func (p *parking) mayStart(ctx context.Context, start int64) error {
+	if err := p.standing(); err != nil {
+		return err
+	}
+	member, generation := p.c.cl.GroupMetadata()
+	committed, err := p.committed(ctx)
+	if err != nil {
+		return err
+	}
+	if m, g := p.c.cl.GroupMetadata(); m == "" || m != member || g != generation {
+		return errNoStanding // it may have been another's in between
+	}
+	if committed > start {
+		p.a.commitAgreed(committed)
+		p.lost()
+		return fmt.Errorf("consumer: the group has committed %s/%d at %d, above where it would start", p.a.l.topic, p.a.id, committed)
+	}
+	return p.standing()
+}
+
+// committed is what the group has committed of the partition; -1: nothing.
+func (p *parking) committed(ctx context.Context) (int64, error) {
+	fail := func(err error) error {
+		return fmt.Errorf("consumer: the group's commit of %s/%d: %w", p.a.l.topic, p.a.id, err)
+	}
+	req := kmsg.NewPtrOffsetFetchRequest()
+	req.Group = p.c.cfg.GroupID
+	t := kmsg.NewOffsetFetchRequestTopic()
+	t.Topic, t.Partitions = p.a.l.topic, []int32{p.a.id}
+	req.Topics = append(req.Topics, t)
+	resp, err := req.RequestWith(ctx, p.c.cl)
+	if err == nil {
+		err = kerr.ErrorForCode(resp.ErrorCode)
+	}
+	if err != nil {
+		return 0, fail(err)
+	}
+	for _, t := range resp.Topics {
+		for _, o := range t.Partitions {
+			if t.Topic == p.a.l.topic && o.Partition == p.a.id {
+				if err := kerr.ErrorForCode(o.ErrorCode); err != nil {
+					return 0, fail(err)
+				}
+				return o.Offset, nil
+			}
+		}
+	}
+	return 0, fail(errors.New("the answer does not hold it"))
+}
+
 // take takes the token; false: the assignment has ended.
 func (p *parking) take() (state deadletter.ParkedState, ok bool) {
 	retry := parkedRetryMin
@@ -298,7 +353,8 @@ func (p *parking) tryTake() (deadletter.ParkedState, error) {
 	if !found && !p.c.o.Parking.Open {
 		return none, nil // nobody of this group ever parked anything here
 	}
-	if err := keeper.Take(ctx, rand.Text(), p.a.topic.known.Load().id, start, p.standing); err != nil {
+	between := func() error { return p.mayStart(ctx, start) }
+	if err := keeper.Take(ctx, rand.Text(), p.a.topic.known.Load().id, start, between); err != nil {
 		return none, err
 	}
 	p.keeper = keeper

@@ -12,7 +12,9 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/sluicehq/sluice/deadletter"
 	"github.com/sluicehq/sluice/document"
@@ -391,4 +393,47 @@ func TestLaneSide(t *testing.T) {
 	if _, ok := l.action(&kgo.Record{}, &res); !ok {
 		t.Error("the legacy side's own record goes nowhere")
 	}
+}
+
+// A token is not taken below what the group has committed: what another member
+// parked from there on would be void, and never come again.
+func TestParkedStartBelowTheCommit(t *testing.T) {
+	w := newWorld(t, 1)
+	p := newParkedWorld(w)
+	p.shut = make(chan struct{})
+	m := w.start(nil, p.parking())
+	w.wait("the partition to begin", func() bool {
+		a := m.holding(tp{testTopic, 0})
+		if a == nil {
+			return false
+		}
+		select {
+		case <-a.parking.begun:
+			return true
+		default:
+			return false
+		}
+	})
+	w.produce(0, 10)
+	w.markHandled(0, 1, 2, 3, 4, 5, 6) // another member had it meanwhile
+	req := kmsg.NewPtrOffsetCommitRequest()
+	req.Group = testGroup
+	req.MemberID, req.Generation = m.cl.GroupMetadata()
+	topic, partition := kmsg.NewOffsetCommitRequestTopic(), kmsg.NewOffsetCommitRequestTopicPartition()
+	topic.Topic, partition.Offset, partition.Metadata = testTopic, 7, kmsg.StringPtr(m.holding(tp{testTopic, 0}).topic.commitMeta(0, 7, 0).String())
+	topic.TopicID = w.kafka.TopicInfo(testTopic).TopicID
+	topic.Partitions = append(topic.Partitions, partition)
+	req.Topics = append(req.Topics, topic)
+	if resp, err := req.RequestWith(t.Context(), m.cl); err != nil || kerr.ErrorForCode(resp.Topics[0].Partitions[0].ErrorCode) != nil {
+		t.Fatal(resp, err)
+	}
+	close(p.shut)
+	w.wait("the token to be taken", func() bool { return p.state().Token > 0 })
+	for _, s := range p.state().Starts {
+		if s.Offset < 7 {
+			t.Errorf("%+v", s)
+		}
+	}
+	m.sink.setSettler(atOnce)
+	w.waitAllCommitted()
 }
