@@ -45,6 +45,7 @@ type routedWorld struct {
 	passed map[[2]int64]passage      // before the record was known
 	last   map[int32]embedded.Commit // as far as a member of the time can have made it
 	stands map[int32]consumer.FencePosition
+	asked  map[int32][]string // the last commits, refused ones too
 	wrong  []string
 	// excused are keys of records that some side must refuse.
 	excused map[string]bool
@@ -59,7 +60,7 @@ func newRoutedWorldOf(t testing.TB, o worldOptions) *routedWorld {
 	t.Helper()
 	w := &routedWorld{
 		world: newWorld(t, o), tables: map[int64]*partition.Router{},
-		log: map[[2]int64]*kgo.Record{}, passed: map[[2]int64]passage{}, last: map[int32]embedded.Commit{}, stands: map[int32]consumer.FencePosition{}, excused: map[string]bool{},
+		log: map[[2]int64]*kgo.Record{}, passed: map[[2]int64]passage{}, last: map[int32]embedded.Commit{}, stands: map[int32]consumer.FencePosition{}, asked: map[int32][]string{}, excused: map[string]bool{},
 	}
 	w.effect = nil // what is checked in its place stands here
 	client, err := elastic.New(w.config("").Elasticsearch, elastic.WithRoundTripper(w.es.Transport()))
@@ -120,6 +121,10 @@ func (w *routedWorld) commit(c embedded.Commit) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	epoch, last := epochOf(c.Metadata), w.last[c.Partition]
+	w.asked[c.Partition] = append(w.asked[c.Partition], fmt.Sprintf("  %s %s: %d under epoch %d", time.Now().Format(time.StampMilli), c.MemberID, c.Offset, epoch))
+	if n := len(w.asked[c.Partition]); n > 20 {
+		w.asked[c.Partition] = slices.Delete(w.asked[c.Partition], 0, n-20)
+	}
 	before := epochOf(last.Metadata)
 	if epoch < before || c.Offset < last.Offset {
 		return // of a member that lost the partition: the broker refuses it, which stood checks
@@ -239,7 +244,8 @@ func (w *routedWorld) stood(f consumer.Fence) {
 	defer w.mu.Unlock()
 	for _, p := range f.Positions {
 		if old, ok := w.stands[p.Partition]; ok && (p.Epoch < old.Epoch || p.Offset < old.Offset) {
-			w.complain("%s/%d went back from %d under epoch %d to %d under epoch %d", p.Topic, p.Partition, old.Offset, old.Epoch, p.Offset, p.Epoch)
+			w.complain("%s/%d went back from %d under epoch %d to %d under epoch %d, the last commits that were asked for are\n%s",
+				p.Topic, p.Partition, old.Offset, old.Epoch, p.Offset, p.Epoch, strings.Join(w.asked[p.Partition], "\n"))
 		}
 		w.stands[p.Partition] = p
 	}
@@ -307,7 +313,7 @@ type routingRun struct {
 func TestRouting(t *testing.T) {
 	run := routingRun{customers: 1000, partitions: 24, records: 400, rounds: 4}
 	if os.Getenv("SLUICE_TEST_ROUTING") == "full" {
-		run = routingRun{customers: 10_000, partitions: 24, records: 4000, rounds: 39, processes: true}
+		run = routingRun{customers: 10_000, partitions: 24, records: 1500, rounds: 39, processes: true}
 	}
 	newRoutingStorm(t, run).run()
 }
@@ -470,7 +476,14 @@ func (s *routingStorm) run() {
 		s.firsts(name)
 	}
 	s.traffic()
-	s.awaitDone(s.programs()...)
+	for most := s.lag(topic) / 2; s.lag(topic) > 0; most /= 2 { // each half has its own patience
+		s.await(fmt.Sprintf("lag %d", most), func() error {
+			if n := s.lag(topic); n > most {
+				return fmt.Errorf("lag is %d", n)
+			}
+			return nil
+		}, s.programs()...)
+	}
 	s.t.Logf("%d changes, %d records", s.changes, len(s.log))
 	s.check(dual, last)
 }
