@@ -29,7 +29,7 @@ SHELL       := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 
-.PHONY: help demo test test-unit simulate mutants test-integration lint bench bench-peers bench-real bench-limiter bench-quota charts bench-rooms fuzz image nightly clean $(BENCH) $(SLUICE)
+.PHONY: help demo test test-unit simulate mutants test-integration lint bench bench-peers bench-real bench-limiter bench-quota charts profile bench-rooms fuzz image nightly clean $(BENCH) $(SLUICE)
 
 help: ## lists the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-18s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -102,6 +102,23 @@ bench-quota: $(BENCH) $(SLUICE) ## procs.mode under CPU quotas; root
 
 charts: $(BENCH) ## draws the kept results, bench/results, into docs/images
 	$(BENCH) charts bench/results/*.json
+
+profile: $(BENCH) $(SLUICE) ## CPU and heap profiles of a run of bench's first scenario, into deploy/build
+	docs=$(if $(DOCS),$(DOCS),4000000)
+	trap 'kill $$(jobs -p) 2>/dev/null' EXIT
+	$(BENCH) kfakesrv -docs $$docs >$(BUILD)/kafka.json &
+	$(BENCH) nullsink >$(BUILD)/sink.json &
+	for tries in $$(seq 300); do if grep -q 127 $(BUILD)/kafka.json && grep -q 127 $(BUILD)/sink.json; then break; fi; sleep 0.2; done
+	brokers=$$(grep -o '127[0-9.]*:[0-9]*' $(BUILD)/kafka.json | sort -u | paste -sd,)
+	sink=$$(grep -o '127[0-9.]*:[0-9]*' $(BUILD)/sink.json | head -1)
+	printf '%s\n' "kafka: {brokers: [$$brokers], group_id: profile, topics: [bench]}" \
+		"elasticsearch: {addresses: ['http://$$sink'], compression_level: 0}" \
+		"documents: {index: bench, id: key}" "admin: {address: '127.0.0.1:9600'}" >$(BUILD)/profile.yaml
+	$(SLUICE) run -c $(BUILD)/profile.yaml 2>$(BUILD)/profile.log &
+	curl -sf --retry 50 --retry-connrefused --retry-delay 0 'http://127.0.0.1:9600/debug/pprof/profile?seconds=6' -o $(BUILD)/cpu.pprof
+	curl -sf http://127.0.0.1:9600/debug/pprof/heap -o $(BUILD)/heap.pprof
+	curl -sf http://127.0.0.1:9600/debug/pprof/allocs -o $(BUILD)/allocs.pprof
+	$(GO) tool pprof -top -nodecount 25 $(SLUICE) $(BUILD)/cpu.pprof
 
 bench-rooms: ## the rooms' own benchmarks
 	$(GO) test -run '^$$' -bench . -benchmem -benchtime $(BENCHTIME) ./...
