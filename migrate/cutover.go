@@ -146,6 +146,16 @@ func (m *Manager) checkCut(ctx context.Context, s *step, j *Job, customers []str
 		s.later = len(s.refusals) == 0
 		s.refuse("wait until the consumers have caught up", "the live lag is %s, over %s", lag, j.Throttle.Lag)
 	}
+	// It has passed long since: what is left are records that are parked, which
+	// count as handled and are not there yet, replays, and new partitions.
+	fence, err := m.Group.Fence(ctx, j.Fence.Epoch)
+	if err != nil {
+		return err
+	}
+	if !fence.Passed {
+		s.later = len(s.refusals) == 0
+		s.refuse("wait until they are written (sluice parked list)", "records are not written yet: %s", laggards(fence))
+	}
 	for _, t := range j.Targets {
 		health, err := m.Cluster.Health(ctx, t.Index)
 		if err != nil {

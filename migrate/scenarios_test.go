@@ -507,6 +507,9 @@ func TestS31CutoverRefused(t *testing.T) {
 		w.log.lag = "1000 records"
 		refused("live lag is 1000 records")
 		w.log.lag = ""
+		w.log.parked = "t/0: records for events-p000 are parked"
+		refused("records for events-p000 are parked")
+		w.log.parked = ""
 		w.es.SetHealth("yellow")
 		refused("yellow")
 		w.es.SetHealth("green")

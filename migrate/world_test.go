@@ -201,6 +201,7 @@ type journal struct {
 	committed []commit
 	epoch     []int64 // by partition: what its owner has adopted
 	lag       string  // "": not behind
+	parked    string  // what is parked; "": nothing
 	frozen    [sourcePartitions]bool
 	routers   map[int64]*partition.Router // by epoch
 }
@@ -354,6 +355,10 @@ func (j *journal) Fence(_ context.Context, epoch int64) (Fence, error) {
 			f.Passed = false
 			f.Laggards = append(f.Laggards, fmt.Sprintf("t/%d", p))
 		}
+	}
+	if j.parked != "" {
+		f.Passed = false
+		f.Laggards = append(f.Laggards, j.parked)
 	}
 	return f, nil
 }
