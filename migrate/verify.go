@@ -123,7 +123,15 @@ func (m *Manager) Verify(ctx context.Context, r Request, check Check, told func(
 			if check.Customer != "" {
 				return nil // it says nothing of the others
 			}
-			_, err = m.store.move(ctx, j.Name, j.State, func(j *Job) { j.Verified = report }, j.State)
+			// It may have been cut over or rolled back meanwhile: that changes nothing
+			// of what was compared.
+			_, err = m.store.change(ctx, j.Name, func(j *Job) error {
+				if j.State != Synced && j.State != Cutover {
+					return &MovedError{j.Name, j.State, []State{Synced, Cutover}}
+				}
+				j.Verified = report
+				return nil
+			})
 			return err
 		}
 		return s, nil
