@@ -232,7 +232,9 @@ func TestMigrateCities(t *testing.T) {
 			return err
 		})
 		end()
-		<-done
+		if err := <-done; err != nil && !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
 		status, err := m.Status(t.Context(), "j1")
 		must(t, err)
 		t.Logf("killed after %.1f s: %s", time.Since(began).Seconds(), status.Line())
