@@ -401,7 +401,7 @@ type gateway struct {
 }
 
 func (g gateway) Perform(req *http.Request) (*http.Response, error) {
-	if g.gone.Load() && !(g.tells && req.Method == http.MethodGet) {
+	if g.gone.Load() && (!g.tells || req.Method != http.MethodGet) {
 		return answer(g.status, "<html>Service Unavailable</html>"), nil
 	}
 	return g.Transport.Perform(req)
