@@ -352,6 +352,9 @@ func (s *routingStorm) join() *member {
 	return &member{program: s.start(routedSettings)}
 }
 
+// zombieSleep is far beyond the session timeout of routedSettings.
+const zombieSleep = 8 * time.Second
+
 // trouble is what a change of the table meets: kill and replace a member, freeze
 // one beyond its session, have actions turned away, or nothing.
 func (s *routingStorm) trouble() (over func()) {
@@ -366,13 +369,21 @@ func (s *routingStorm) trouble() (over func()) {
 		}
 		s.members[i] = s.join()
 	case 1:
-		// A zombie: its session ends, and it goes on with what it has in hand.
+		// A zombie: its session ends, and it goes on with what it has in hand. It
+		// wakes by itself: a member whose join was cut off stays one for kfake.
+		var wake func()
 		if m.process != nil {
 			_ = m.process.cmd.Process.Signal(syscall.SIGSTOP)
-			return func() { _ = m.process.cmd.Process.Signal(syscall.SIGCONT) }
+			wake = func() { _ = m.process.cmd.Process.Signal(syscall.SIGCONT) }
+		} else {
+			m.program.network.cutKafka()
+			wake = m.program.network.mend
 		}
-		m.program.network.cutKafka()
-		return m.program.network.mend
+		timer := time.AfterFunc(zombieSleep, wake)
+		return func() {
+			timer.Stop()
+			wake()
+		}
 	case 2:
 		rule := s.es.Inject(embedded.Rule{API: "bulk", Next: 50, Fault: embedded.Fault{Items: func(a embedded.Action) *embedded.ItemError {
 			if len(a.ID)%3 != 0 {
