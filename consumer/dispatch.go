@@ -341,7 +341,7 @@ var errLaneClosed = errors.New("consumer: the lane is closed")
 func (d *dispatcher) park(a *assignment, l *lane, r *kgo.Record, seq uint64) error {
 	for {
 		freed := d.c.o.Budget.Freed()
-		switch l.push(r, a.gen, seq) {
+		switch l.push(r, a.gen, seq, d.result.Twin.Op != 0) {
 		case taken:
 			return nil
 		case laneGone:

@@ -380,18 +380,22 @@ func (c *lineCounter) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// A record that was parked for the new side is not written to the legacy side
-// when that is the only one again: it has the record, or a lane of its own.
+// A record that was parked for one side of two is not written to the other when
+// that is the only one: it has the record, or a lane of its own.
 func TestLaneSide(t *testing.T) {
 	l := &lane{target: "new-1", p: &parking{a: &assignment{topic: &topic{rules: rules{}}}}}
 	var res document.Result
 	res.Side, res.Action = document.SideLegacy, bulk.Action{Op: bulk.Index, Target: "legacy"}
-	if x, ok := l.action(&kgo.Record{}, &res); ok {
+	if x, ok := l.action(&kgo.Record{}, &res, true); ok {
 		t.Errorf("it goes to %s", x.Target)
 	}
 	l.target = "legacy"
-	if _, ok := l.action(&kgo.Record{}, &res); !ok {
+	if _, ok := l.action(&kgo.Record{}, &res, true); !ok {
 		t.Error("the legacy side's own record goes nowhere")
+	}
+	l.target = "elsewhere" // by the rules of then
+	if _, ok := l.action(&kgo.Record{}, &res, false); !ok {
+		t.Error("a record that nobody else has goes nowhere")
 	}
 }
 

@@ -79,7 +79,7 @@ func (b *replay) send(w Writer, i int, res *document.Result) bool {
 	a.topic.rules.Map(r, generation, res)
 	switch res.Verdict {
 	case document.Send:
-		action, ok := b.l.action(r, res)
+		action, ok := b.l.action(r, res, p.Twin)
 		if !ok {
 			b.finish(i) // its side is required no longer
 			return true
@@ -150,10 +150,11 @@ func (b *replay) Park(string, string) {
 
 // action is the action of a mapped record for the lane's target. Where a record
 // has two, one a side, the lane's is the one; where it has one, that is it,
-// whatever its target is by now. False: a side that is required no longer. The
-// legacy side has its own lane, or has the record: it gets no other side's, which
-// would come after later records.
-func (l *lane) action(r *kgo.Record, res *document.Result) (x indexer.Action, ok bool) {
+// whatever its target is by now. False: a side that is required no longer. Of a
+// twin, which had two when it was parked, the other side has the record, or a
+// lane of its own: it gets nothing from here, which would come after later
+// records.
+func (l *lane) action(r *kgo.Record, res *document.Result, twin bool) (x indexer.Action, ok bool) {
 	x = indexer.Action{Action: res.Action, Ordered: res.Ordered, Tombstone: res.Tombstone}
 	flags, changed := sideFlags(res.Side), res.Changed
 	if res.Twin.Op != 0 {
@@ -167,7 +168,7 @@ func (l *lane) action(r *kgo.Record, res *document.Result) (x indexer.Action, ok
 			return x, false
 		}
 		flags |= metaTwin
-	} else if res.Side == document.SideLegacy && res.Action.Target != l.target {
+	} else if twin && res.Action.Target != l.target {
 		return x, false
 	}
 	x.Meta = appendSideMeta(nil, r, changed, flags, res.Customer)

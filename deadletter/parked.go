@@ -37,6 +37,9 @@ type Parked struct {
 
 	Target     string // the lane's
 	Generation int    // the recorded one that the record belongs to; 0: its rules need none
+	// Twin says that the record went to another target, too, which has it or has
+	// it parked by itself.
+	Twin bool
 
 	// At is the offset in the parked topic: filled in by Read.
 	At int64
@@ -47,11 +50,12 @@ const (
 	headerGroup   = "sluice.group"
 	headerToken   = "sluice.token"
 	headerTopicID = "sluice.topic_id"
+	headerTwin    = "sluice.twin"
 )
 
 func (p *Parked) headers() []kgo.RecordHeader {
 	number := func(n int64) []byte { return strconv.AppendInt(nil, n, 10) }
-	return append(slices.Clip(p.Headers),
+	all := append(slices.Clip(p.Headers),
 		kgo.RecordHeader{Key: headerTopic, Value: []byte(p.Topic)},
 		kgo.RecordHeader{Key: headerPartition, Value: number(int64(p.Partition))},
 		kgo.RecordHeader{Key: headerOffset, Value: number(p.Offset)},
@@ -62,6 +66,10 @@ func (p *Parked) headers() []kgo.RecordHeader {
 		kgo.RecordHeader{Key: headerToken, Value: number(p.Token)},
 		kgo.RecordHeader{Key: headerTopicID, Value: []byte(p.TopicID)},
 	)
+	if p.Twin {
+		all = append(all, kgo.RecordHeader{Key: headerTwin})
+	}
+	return all
 }
 
 // Size is what the record takes in memory until it is acknowledged, roughly.
@@ -114,6 +122,8 @@ func parseParked(r *kgo.Record) (p Parked, ok bool) {
 			owned = true
 		case headerTopicID:
 			p.TopicID = string(h.Value)
+		case headerTwin:
+			p.Twin = true
 		}
 	}
 	return p, ok && owned

@@ -79,6 +79,7 @@ func TestParkedAppendAndRead(t *testing.T) {
 		switch i % 3 {
 		case 0:
 			p.Key, p.Value = nil, nil
+			p.Twin = true
 		case 1:
 			p.Value = bytes.Repeat([]byte{byte(i)}, 5000)
 		}

@@ -383,8 +383,8 @@ func (r *parkedReplay) flush(ctx context.Context, batch []deadletter.Parked) err
 			switch {
 			case r.result.Twin.Op != 0:
 				return errors.New("records are written to both sides of the stream now (write mode W1 or W2): start a member of the group, which replays what is parked for either side and marks customers whose sides differ")
-			case r.result.Side == document.SideLegacy && r.result.Action.Target != p.Target:
-				r.ignored++ // of a new side that there is no more: the legacy side has it
+			case p.Twin && r.result.Action.Target != p.Target:
+				r.ignored++ // of a side that is required no longer: the other has it
 				continue
 			}
 			left = append(left, sendable{indexer.Action{Action: r.result.Action, Ordered: r.result.Ordered, Tombstone: r.result.Tombstone}, p})
