@@ -267,6 +267,13 @@ func (w *world) setUp() error {
 	return nil
 }
 
+// joinPatience is how much longer than the rebalance time-out a member waits for
+// the answer to its join. The fake broker counts members that join one short
+// after one has left in the middle of a sync, and begins its own wait anew with
+// each join: were members to join again sooner than that, in turns, it would
+// never end. A real broker does neither.
+const joinPatience = 90 * time.Second
+
 // effect is what the oracle looks for.
 func (w *world) effect(r *kgo.Record) embedded.Effect {
 	w.mu.Lock()
@@ -491,7 +498,7 @@ func (w *world) joinAs(n, instance int) {
 	log := zerolog.New(w.log).Level(zerolog.InfoLevel).Hook(clock{w.start}).With().Int("member", n).Logger()
 	m.app, err = app.New(cfg, app.Options{
 		Log: log, Version: "simulation", Metrics: m.metrics,
-		Kafka: []kgo.Opt{kgo.Dialer(m.link.dial)}, Elastic: []elastic.Option{elastic.WithRoundTripper(m.link)},
+		Kafka: []kgo.Opt{kgo.Dialer(m.link.dial), kgo.RequestTimeoutOverhead(joinPatience)}, Elastic: []elastic.Option{elastic.WithRoundTripper(m.link)},
 	})
 	if err != nil {
 		w.fail("member %d: %v", n, err)
