@@ -11,15 +11,22 @@ import (
 	"time"
 )
 
-// viewer opens the stream of a server.
-func viewer(t *testing.T, url string) *http.Response {
+// view is a stream that is open.
+type view struct {
+	status int
+	kind   string
+	body   io.ReadCloser
+}
+
+// look opens the stream of a server, until the test ends.
+func look(t *testing.T, url string) view {
 	t.Helper()
 	resp, err := http.Get(url + "/v1/events")
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { resp.Body.Close() })
-	return resp
+	t.Cleanup(func() { _ = resp.Body.Close() }) // it was only read
+	return view{resp.StatusCode, resp.Header.Get("Content-Type"), resp.Body}
 }
 
 // A page is told something new each second, for longer than other requests may
@@ -29,12 +36,12 @@ func TestEvents(t *testing.T) {
 	impatient.Config.ReadTimeout, impatient.Config.WriteTimeout = 100*time.Millisecond, 100*time.Millisecond
 	impatient.Start()
 	defer impatient.Close()
-	resp := viewer(t, impatient.URL)
-	defer resp.Body.Close()
-	if kind := resp.Header.Get("Content-Type"); kind != "text/event-stream" {
-		t.Errorf("Content-Type = %q", kind)
+	v := look(t, impatient.URL)
+	defer v.body.Close()
+	if v.kind != "text/event-stream" {
+		t.Errorf("Content-Type = %q", v.kind)
 	}
-	lines := bufio.NewScanner(resp.Body)
+	lines := bufio.NewScanner(v.body)
 	for _, want := range []string{`data: {"told":1}`, "", `data: {"told":2}`, ""} {
 		if !lines.Scan() || lines.Text() != want {
 			t.Fatalf("told %q, want %q (%v)", lines.Text(), want, lines.Err())
@@ -45,11 +52,11 @@ func TestEvents(t *testing.T) {
 // A page that is open does not hold the end of the server up.
 func TestEventsEnd(t *testing.T) {
 	s := listen(t, Config{}, &process{})
-	resp := viewer(t, s.URL())
+	v := look(t, s.URL())
 	if err := s.Close(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if _, err := io.ReadAll(resp.Body); err != nil {
+	if _, err := io.ReadAll(v.body); err != nil {
 		t.Errorf("the stream was cut off: %v", err)
 	}
 }
@@ -57,18 +64,18 @@ func TestEventsEnd(t *testing.T) {
 // So many pages, and no more; one that goes makes room.
 func TestEventsAreBounded(t *testing.T) {
 	s := listen(t, Config{}, &process{})
-	var first *http.Response
+	var last view
 	for range maxViewers {
-		first = viewer(t, s.URL())
+		last = look(t, s.URL())
 	}
-	if resp := viewer(t, s.URL()); resp.StatusCode != http.StatusServiceUnavailable {
-		t.Errorf("one more page: %d", resp.StatusCode)
+	if v := look(t, s.URL()); v.status != http.StatusServiceUnavailable {
+		t.Errorf("one more page: %d", v.status)
 	}
-	first.Body.Close()
+	last.body.Close()
 	s.viewers <- struct{}{} // there is room as soon as the server notices
 	<-s.viewers
-	if resp := viewer(t, s.URL()); resp.StatusCode != http.StatusOK {
-		t.Errorf("after one went: %d", resp.StatusCode)
+	if v := look(t, s.URL()); v.status != http.StatusOK {
+		t.Errorf("after one went: %d", v.status)
 	}
 }
 
