@@ -243,14 +243,20 @@ func (l *lane) retry(ctx context.Context, what string, err error) bool {
 	if ctx.Err() != nil {
 		return false
 	}
-	l.say(err.Error())
-	if !l.failing {
-		l.failing = true
-		if l.p.c.parkedTroubles.Add(1) == 1 {
-			l.p.c.log.Warn().Str("target", l.target).Str("topic", l.p.a.l.topic).Int32("partition", l.p.a.id).Err(err).Msg("parked records: " + what + " is not known; trying again, others may, too")
-		}
-	}
+	l.fails(what+" is not known", err)
 	return linger(ctx, laneRetry)
+}
+
+// fails says what goes wrong, until works is called.
+func (l *lane) fails(what string, err error) {
+	l.say(err.Error())
+	if l.failing {
+		return
+	}
+	l.failing = true
+	if l.p.c.parkedTroubles.Add(1) == 1 {
+		l.p.c.log.Warn().Str("target", l.target).Str("topic", l.p.a.l.topic).Int32("partition", l.p.a.id).Err(err).Msg("parked records: " + what + "; trying again, others may, too")
+	}
 }
 
 // works ends what retry began.
@@ -403,7 +409,7 @@ func (l *lane) replay(ctx context.Context) {
 		}
 	}
 	for ctx.Err() == nil {
-		if l.close(cursor, w) {
+		if l.close(ctx, cursor, w) {
 			return
 		}
 		if !l.behind(cursor) {
@@ -520,7 +526,9 @@ func (l *lane) collect(ctx context.Context, cursor, window int64) (records []dea
 
 // close closes the lane if it is drained: cursor is where replaying has come to.
 // Records that come until the state says so pass by then, before any later one.
-func (l *lane) close(cursor int64, w Writer) bool {
+// While the state may not be changed they are parked, as before: a control index
+// that is blocked must not hold them all up.
+func (l *lane) close(ctx context.Context, cursor int64, w Writer) bool {
 	l.mu.Lock()
 	if cursor < l.tail || len(l.pending)+l.wire > 0 || l.stopped {
 		l.mu.Unlock()
@@ -528,9 +536,22 @@ func (l *lane) close(cursor int64, w Writer) bool {
 	}
 	l.closing = true
 	l.mu.Unlock()
-	if err := l.p.change(func(s *deadletter.ParkedState) { delete(s.Lanes, l.target) }); err != nil {
+	err := l.p.changeOr(func(s *deadletter.ParkedState) { delete(s.Lanes, l.target) }, true)
+	if errors.Is(err, deadletter.ErrParkedRefused) {
+		l.mu.Lock()
+		l.closing = false
+		l.mu.Unlock()
+		signal(l.more)
+		l.fails("that all was written cannot be noted", err)
+		linger(ctx, laneRetry)
+		signal(l.turn)
+		return false
+	}
+	if err != nil {
 		return true
 	}
+	l.works()
+	l.say("")
 	for {
 		l.mu.Lock()
 		late := l.pending

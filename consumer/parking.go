@@ -386,6 +386,12 @@ func (p *parking) startsAt(ctx context.Context) (int64, error) {
 // change changes the state, and tries until it is known that this was done; an
 // error says that the assignment has ended, or must.
 func (p *parking) change(change func(*deadletter.ParkedState)) error {
+	return p.changeOr(change, false)
+}
+
+// changeOr is change; yields says that it gives up, with an error that wraps
+// deadletter.ErrParkedRefused, where it is certain that nothing was changed.
+func (p *parking) changeOr(change func(*deadletter.ParkedState), yields bool) error {
 	p.changing.Lock()
 	defer p.changing.Unlock()
 	retry := parkedRetryMin
@@ -400,7 +406,10 @@ func (p *parking) change(change func(*deadletter.ParkedState)) error {
 		case errors.Is(err, deadletter.ErrParkedOwner):
 			p.lost()
 			return err
+		case yields && errors.Is(err, deadletter.ErrParkedRefused):
+			return err
 		}
+		yields = false // this attempt may have been carried out
 		if !failing {
 			failing = true
 			defer p.c.parkedTroubles.Add(-1)

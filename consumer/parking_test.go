@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -32,6 +33,7 @@ type parkedWorld struct {
 	versions map[string]int64
 	shut     chan struct{} // states cannot be read until it is closed; nil: they can
 	down     error         // of reading states
+	refuse   error         // of changing states
 	id       string        // of the parked topic
 	records  []deadletter.Parked
 	open     bool
@@ -44,6 +46,7 @@ type parkedError string
 func (e parkedError) Error() string  { return string(e) }
 func (e parkedError) NotFound() bool { return e == "absent" }
 func (e parkedError) Conflict() bool { return e == "conflict" }
+func (e parkedError) Refused() bool  { return e == "blocked" }
 
 func (p *parkedWorld) Get(ctx context.Context, id string, doc any) (int64, int64, error) {
 	p.mu.Lock()
@@ -75,6 +78,9 @@ func (p *parkedWorld) Create(ctx context.Context, id string, doc any) error {
 func (p *parkedWorld) Update(_ context.Context, id string, doc any, seqNo, _ int64) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.refuse != nil {
+		return p.refuse
+	}
 	if p.versions[id] != seqNo {
 		return parkedError("conflict")
 	}
@@ -267,6 +273,41 @@ func TestParkAndReplay(t *testing.T) {
 	w.waitAllCommitted()
 	if s := m.Status().Partitions[0].Ledger; s.Parked != 100 || s.Indexed != 10 {
 		t.Errorf("%+v", s)
+	}
+}
+
+// A lane that cannot be closed, since the control index is blocked, goes on
+// parking: what comes meanwhile is committed, and passes by in order later.
+func TestParkedStateBlocked(t *testing.T) {
+	w := newWorld(t, 1)
+	p := newParkedWorld(w)
+	m := w.start(nil, p.parking())
+	w.produce(0, 20)
+	w.wait("the sink to hold all", func() bool { return m.sink.held() == 20 })
+	m.holding(tp{testTopic, 0}).Park("index", "cluster_block_exception")
+	w.waitAllCommitted()
+	block := func(err error) {
+		p.mu.Lock()
+		p.refuse = err
+		p.mu.Unlock()
+	}
+	block(parkedError("blocked"))
+	p.unblock()
+	w.wait("the lane to say why it stays", func() bool {
+		s := m.Status().Partitions[0].Parked
+		return len(s) == 1 && strings.Contains(s[0].Trouble, "blocked")
+	})
+	w.produce(0, 20)
+	w.waitAllCommitted()
+	if s := m.Status().Partitions[0].Ledger; s.Parked != 40 {
+		t.Errorf("what came meanwhile is not parked: %+v", s)
+	}
+	block(nil)
+	w.wait("the lane to close", func() bool { return len(m.Status().Partitions[0].Parked) == 0 })
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.written) != 40 || !slices.IsSorted(p.written) {
+		t.Errorf("written: %v", p.written)
 	}
 }
 

@@ -189,11 +189,15 @@ func (k *ParkedKeeper) read(ctx context.Context) error {
 // State returns the state as it was last read or acknowledged.
 func (k *ParkedKeeper) State() ParkedState { return k.state.clone() }
 
+// ErrParkedRefused says that the store refused a change of the state: it was not
+// made.
+var ErrParkedRefused = errors.New("the state of parked records may not be changed now")
+
 // Change replaces the state by what change makes of it, and returns when that is
 // acknowledged. An error that wraps ErrParkedOwner says that the state is
-// another owner's now; after any other it is not known whether the change was
-// made, and calling Change again finds out. change may be called more than
-// once.
+// another owner's now, one that wraps ErrParkedRefused that this call changed
+// nothing; after any other it is not known whether the change was made, and
+// calling Change again finds out. change may be called more than once.
 func (k *ParkedKeeper) Change(ctx context.Context, change func(*ParkedState)) error {
 	next := k.state.clone()
 	change(&next)
@@ -240,6 +244,9 @@ func (k *ParkedKeeper) write(ctx context.Context, next ParkedState) (err error) 
 	} else {
 		err = k.store.Update(ctx, k.id, &next, k.seqNo, k.primaryTerm)
 	}
+	if isRefused(err) {
+		return fmt.Errorf("parked records: changing %s: %w: %w", k.id, ErrParkedRefused, err)
+	}
 	if err != nil {
 		return fmt.Errorf("parked records: changing %s: %w", k.id, err)
 	}
@@ -268,6 +275,11 @@ func ParkedPlace(target, topic string, partition int32, n int) int32 {
 func isNotFound(err error) bool {
 	var absent interface{ NotFound() bool }
 	return errors.As(err, &absent) && absent.NotFound()
+}
+
+func isRefused(err error) bool {
+	var refused interface{ Refused() bool }
+	return errors.As(err, &refused) && refused.Refused() && !isConflict(err)
 }
 
 func isConflict(err error) bool {

@@ -39,6 +39,12 @@ func (e *Error) Error() string {
 	return text
 }
 
+// Refused says that the server's answer was a refusal: what was asked for is not
+// done, and will not be.
+func (e *Error) Refused() bool {
+	return 400 <= e.Status && e.Status < 500 && e.Status != http.StatusRequestTimeout && e.Status != http.StatusConflict
+}
+
 func newError(status int, body []byte) *Error {
 	e := &Error{Status: status}
 	var answer struct {
