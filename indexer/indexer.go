@@ -333,9 +333,10 @@ func (x *Indexer) publish(t *target, slot int, c *chunk) {
 const dryShare = 10
 
 // backlog is how many full batches may wait in lanes beyond half as many again
-// as there are permits: some of the lanes are busy. More would not make the
+// as there are permits: some of the lanes are busy, and batches that are cut
+// short for want of idle ones mislead the limiter. More would not make the
 // server faster, only the process larger.
-const backlog = 1
+const backlog = 4
 
 // checkRoom looks whether Add has to wait: held targets fill their share, or
 // the indexers have all that they can use for a while.
