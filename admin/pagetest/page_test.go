@@ -297,6 +297,8 @@ func TestPageIsForEverybody(t *testing.T) {
 		}
 		for _, width := range []int64{1280, 390} {
 			b.run(chromedp.EmulateViewport(width, 900), until(fmt.Sprintf("innerWidth === %d", width)))
+			fits := fmt.Sprintf("document.documentElement.scrollWidth <= %d", width) // as soon as it has been laid out anew
+			_ = chromedp.Do(b, chromedp.Poll[chromedp.Void](fits, chromedp.WithPollingTimeout(5*time.Second)))
 			if wide := eval[int64](b, "document.documentElement.scrollWidth"); wide > width {
 				t.Errorf("%s: the page is %d wide on a screen of %d", theme, wide, width)
 			}
