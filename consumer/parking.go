@@ -86,7 +86,7 @@ type parking struct {
 	start    atomic.Int64                           // where the assignment began; -1: not known yet
 	state    atomic.Pointer[deadletter.ParkedState] // as it was when the token was taken
 	waiting  atomic.Pointer[string]
-	changing sync.Mutex // held across changes of the state
+	changing chan struct{} // of capacity 1: full while the state is changed, which takes as long as the control index
 	keeper   *deadletter.ParkedKeeper
 
 	mu      sync.Mutex
@@ -99,7 +99,7 @@ type parking struct {
 // newParking is called with Consumer.mu held.
 func (c *Consumer) newParking(a *assignment) *parking {
 	p := &parking{
-		a: a, c: c, ended: make(chan struct{}), begun: make(chan struct{}), wake: make(chan struct{}, 1),
+		a: a, c: c, ended: make(chan struct{}), begun: make(chan struct{}), wake: make(chan struct{}, 1), changing: make(chan struct{}, 1),
 		all: map[string]*lane{}, wanted: map[string]string{},
 	}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
@@ -392,8 +392,12 @@ func (p *parking) change(change func(*deadletter.ParkedState)) error {
 // changeOr is change; yields says that it gives up, with an error that wraps
 // deadletter.ErrParkedRefused, where it is certain that nothing was changed.
 func (p *parking) changeOr(change func(*deadletter.ParkedState), yields bool) error {
-	p.changing.Lock()
-	defer p.changing.Unlock()
+	select {
+	case p.changing <- struct{}{}:
+		defer func() { <-p.changing }()
+	case <-p.ctx.Done():
+		return context.Cause(p.ctx)
+	}
 	retry := parkedRetryMin
 	failing := false
 	for {

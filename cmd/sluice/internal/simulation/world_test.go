@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -22,6 +23,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/sluicehq/sluice/cmd/sluice/internal/app"
+	"github.com/sluicehq/sluice/deadletter"
 	"github.com/sluicehq/sluice/elastic"
 	"github.com/sluicehq/sluice/embedded"
 	"github.com/sluicehq/sluice/generation"
@@ -162,15 +164,18 @@ func (w *world) settled() bool {
 	}
 }
 
-// parked counts the lanes that members have open.
+// parked counts the lanes that are open by the states in the control index:
+// their owners may be gone, or have yet to come.
 func (w *world) parked() (n int) {
-	for _, m := range w.members {
-		if m == nil || m.killed || m.ended() {
+	for d := range w.es.Docs(control) {
+		if !strings.HasPrefix(d.ID, "parked:") {
 			continue
 		}
-		for _, p := range m.app.Status().(app.Status).Consumer.Partitions {
-			n += len(p.Parked)
+		var state deadletter.ParkedState
+		if err := json.Unmarshal(d.Source, &state); err != nil {
+			w.fail("%s: %v", d.ID, err)
 		}
+		n += len(state.Lanes)
 	}
 	return n
 }
