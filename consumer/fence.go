@@ -153,24 +153,15 @@ func sourceTopics(ctx context.Context, adm *kadm.Client, topics, exclude []strin
 	if err != nil {
 		return nil, fmt.Errorf("consumer: topics: %w", err)
 	}
+	fits := make([]func(string) bool, len(topics))
+	for i, t := range topics {
+		if fits[i], err = MatchTopic(t, exclude); err != nil {
+			return nil, err
+		}
+	}
 	var source []kadm.TopicDetail
 	for _, d := range there.Sorted() {
-		if strings.HasPrefix(d.Topic, "__") || slices.Contains(exclude, d.Topic) {
-			continue
-		}
-		fits := false
-		for _, t := range topics {
-			expression := strings.HasPrefix(t, "^")
-			if expression {
-				re, err := regexp.Compile(t)
-				if err != nil {
-					return nil, &ConfigError{"topics", fmt.Sprintf("%q is not a regular expression", t), err.Error()}
-				}
-				fits = fits || re.MatchString(d.Topic)
-			}
-			fits = fits || t == d.Topic
-		}
-		if !fits {
+		if !slices.ContainsFunc(fits, func(fits func(string) bool) bool { return fits(d.Topic) }) {
 			continue
 		}
 		if d.Err != nil {
@@ -179,6 +170,23 @@ func sourceTopics(ctx context.Context, adm *kadm.Client, topics, exclude []strin
 		source = append(source, d)
 	}
 	return source, nil
+}
+
+// MatchTopic returns which topics an entry of kafka.topics stands for: the one of
+// its name, or those that it matches where it begins with ^; never Kafka's own
+// (__*), and none of exclude. Its error is a *ConfigError.
+func MatchTopic(entry string, exclude []string) (func(topic string) bool, error) {
+	fits := func(topic string) bool { return topic == entry }
+	if strings.HasPrefix(entry, "^") {
+		expression, err := regexp.Compile(entry)
+		if err != nil {
+			return nil, &ConfigError{"topics", fmt.Sprintf("%q is not a regular expression", entry), err.Error()}
+		}
+		fits = expression.MatchString
+	}
+	return func(topic string) bool {
+		return fits(topic) && !strings.HasPrefix(topic, "__") && !slices.Contains(exclude, topic)
+	}, nil
 }
 
 // owner is who holds a source partition.

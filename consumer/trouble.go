@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -156,11 +155,11 @@ func (c *Consumer) missingTopics(ctx context.Context) (missing []string, err err
 	}
 	for _, t := range c.cfg.Topics {
 		if strings.HasPrefix(t, "^") {
-			expression, err := regexp.Compile(t)
+			fits, err := MatchTopic(t, c.o.Exclude)
 			if err != nil { // New has checked it
-				return nil, fmt.Errorf("consumer: kafka.topics: %w", err)
+				return nil, err
 			}
-			if !slices.ContainsFunc(there.Names(), func(name string) bool { return expression.MatchString(name) && !c.excluded(name) }) {
+			if !slices.ContainsFunc(there.Names(), fits) {
 				missing = append(missing, t)
 			}
 			continue
@@ -173,9 +172,4 @@ func (c *Consumer) missingTopics(ctx context.Context) (missing []string, err err
 		}
 	}
 	return missing, nil
-}
-
-// excluded says whether a regular expression never takes a topic.
-func (c *Consumer) excluded(topic string) bool {
-	return strings.HasPrefix(topic, "__") || slices.Contains(c.o.Exclude, topic)
 }

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"regexp"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -18,6 +17,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/sluicehq/sluice/cmd/sluice/internal/app"
+	"github.com/sluicehq/sluice/consumer"
 	"github.com/sluicehq/sluice/deadletter"
 	"github.com/sluicehq/sluice/document"
 	"github.com/sluicehq/sluice/elastic"
@@ -173,33 +173,20 @@ func (l *looker) mapRecord(t *lookedTopic, r *kgo.Record) outcome {
 func (o *outcome) where() string { return fmt.Sprintf("%s/%d/%d", o.Topic, o.Partition, o.Offset) }
 
 // sources returns the topics of the configuration that exist.
-func (l *looker) sources(ctx context.Context) ([]string, error) {
+func (l *looker) sources(ctx context.Context) (names []string, err error) {
 	listed, err := l.kafka.ListTopics(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("topics: %w", err)
 	}
-	var names, missing []string
 	for _, wanted := range l.cfg.Kafka.Topics {
-		if !strings.HasPrefix(wanted, "^") {
-			if listed.Has(wanted) {
-				names = append(names, wanted)
-			} else {
-				missing = append(missing, wanted)
-			}
-			continue
-		}
-		pattern, err := regexp.Compile(wanted)
+		fits, err := consumer.MatchTopic(wanted, deadLetterTopics(l.cfg))
 		if err != nil {
-			return nil, &exit{exitBadConfig, fmt.Errorf("kafka.topics: %w", err)}
+			return nil, &exit{exitBadConfig, err}
 		}
-		for name := range listed {
-			if pattern.MatchString(name) && !strings.HasPrefix(name, "__") && !slices.Contains(deadLetterTopics(l.cfg), name) {
-				names = append(names, name)
-			}
-		}
+		names = append(names, slices.DeleteFunc(listed.Names(), func(name string) bool { return !fits(name) || !listed.Has(name) })...)
 	}
 	if len(names) == 0 {
-		return nil, fmt.Errorf("none of kafka.topics exists: %s", strings.Join(append(missing, l.cfg.Kafka.Topics...), ", "))
+		return nil, fmt.Errorf("none of kafka.topics exists: %s", strings.Join(l.cfg.Kafka.Topics, ", "))
 	}
 	slices.Sort(names)
 	return slices.Compact(names), nil

@@ -18,6 +18,7 @@ import (
 
 	"github.com/sluicehq/sluice/cmd/sluice/internal/app"
 	"github.com/sluicehq/sluice/config"
+	"github.com/sluicehq/sluice/consumer"
 	"github.com/sluicehq/sluice/deadletter"
 	"github.com/sluicehq/sluice/document"
 	"github.com/sluicehq/sluice/elastic"
@@ -176,20 +177,18 @@ func (v *validation) kafka(ctx context.Context, cfg *config.Config) {
 // sources checks kafka.topics and returns the topics that are consumed.
 func (v *validation) sources(cfg *config.Config, topics kadm.TopicDetails) (names []string) {
 	for _, wanted := range cfg.Kafka.Topics {
-		var matched []string
-		if pattern, err := regexp.Compile(wanted); strings.HasPrefix(wanted, "^") && err == nil {
-			for name := range topics {
-				if pattern.MatchString(name) && !strings.HasPrefix(name, "__") && !slices.Contains(deadLetterTopics(cfg), name) {
-					matched = append(matched, name)
-				}
+		matched := []string{wanted}
+		if strings.HasPrefix(wanted, "^") {
+			fits, err := consumer.MatchTopic(wanted, deadLetterTopics(cfg))
+			if err != nil {
+				v.fail("%v", err)
+				continue
 			}
+			matched = slices.DeleteFunc(topics.Names(), func(name string) bool { return !fits(name) })
 			if len(matched) == 0 {
 				v.warn("kafka.topics: %s matches no topic yet", wanted)
 			}
-		} else {
-			matched = []string{wanted}
 		}
-		slices.Sort(matched)
 		for _, name := range matched {
 			detail, ok := topics[name]
 			switch {
