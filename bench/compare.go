@@ -37,6 +37,18 @@ func (o *options) flags(fs *flag.FlagSet, programs string) {
 	fs.StringVar(&o.otelcol, "otelcol", "deploy/build/otelcol", "the collector of bench/peers/otelcol")
 }
 
+// begin reads the flags of a command that runs scenarios, and prepares.
+func (o *options) begin(fs *flag.FlagSet, args []string, scenarios func() ([]scenario, error)) (chosen []scenario, end func(), err error) {
+	if err := fs.Parse(args); err != nil {
+		return nil, nil, err
+	}
+	if chosen, err = scenarios(); err != nil {
+		return nil, nil, err
+	}
+	end, err = o.prepare()
+	return chosen, end, err
+}
+
 // prepare makes the folder for temporary files, which end removes.
 func (o *options) prepare() (end func(), err error) {
 	if o.self, err = os.Executable(); err != nil {
@@ -75,14 +87,7 @@ func compare(ctx context.Context, args []string) error {
 	var o options
 	o.flags(fs, "floor,sluice")
 	scenarios := scenarioFlags(fs, "core")
-	if err := fs.Parse(args); err != nil {
-		return err
-	}
-	chosen, err := scenarios()
-	if err != nil {
-		return err
-	}
-	end, err := o.prepare()
+	chosen, end, err := o.begin(fs, args, scenarios)
 	if err != nil {
 		return err
 	}

@@ -48,14 +48,7 @@ func quota(ctx context.Context, args []string) error {
 	var o options
 	o.flags(fs, "sluice")
 	scenarios := scenarioFlags(fs, "plain,gzip")
-	if err := fs.Parse(args); err != nil {
-		return err
-	}
-	chosen, err := scenarios()
-	if err != nil {
-		return err
-	}
-	end, err := o.prepare()
+	chosen, end, err := o.begin(fs, args, scenarios)
 	if err != nil {
 		return err
 	}

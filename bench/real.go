@@ -20,14 +20,7 @@ func compareReal(ctx context.Context, args []string) error {
 	o.flags(fs, "floor,sluice")
 	i.flags(fs)
 	scenarios := scenarioFlags(fs, "real,real-gzip")
-	if err := fs.Parse(args); err != nil {
-		return err
-	}
-	chosen, err := scenarios()
-	if err != nil {
-		return err
-	}
-	end, err := o.prepare()
+	chosen, end, err := o.begin(fs, args, scenarios)
 	if err != nil {
 		return err
 	}

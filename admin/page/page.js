@@ -284,21 +284,19 @@ function lost() {
 function listen() {
   const events = new EventSource("v1/events");
   let alive = Date.now();
-  const watch = setInterval(() => {
-    if (Date.now() - alive < 5000) return;
+  // The browser itself tries again, but where it has given up.
+  const broken = () => {
     lost();
     if (events.readyState === EventSource.CLOSED) { clearInterval(watch); setTimeout(listen, 2000); }
-  }, 1000);
+  };
+  const watch = setInterval(() => { if (Date.now() - alive >= 5000) broken(); }, 1000);
   events.onmessage = (e) => {
     alive = Date.now();
     lostAt = null;
     byId("lost").hidden = true;
     show(JSON.parse(e.data), alive / 1000);
   };
-  events.onerror = () => {
-    lost();
-    if (events.readyState === EventSource.CLOSED) { clearInterval(watch); setTimeout(listen, 2000); }
-  };
+  events.onerror = broken;
 }
 
 listen();

@@ -4,17 +4,12 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-
-	"github.com/twmb/franz-go/pkg/kadm"
 )
 
 // say runs a verb that must succeed and checks what it prints.
 func (s *site) say(wants []string, args ...string) string {
 	s.Helper()
-	code, stdout, stderr := sluice(s.T, append(args, "-c", s.config)...)
-	if code != 0 {
-		s.Fatalf("sluice %v: exit code %d: %s", args, code, stderr)
-	}
+	stdout := s.run(0, args...)
 	squeezed := strings.Join(strings.Fields(stdout), " ")
 	for _, want := range wants {
 		if !strings.Contains(squeezed, want) {
@@ -22,15 +17,6 @@ func (s *site) say(wants []string, args ...string) string {
 		}
 	}
 	return stdout
-}
-
-// stands commits an offset for the group.
-func (s *site) stands(partition int32, offset int64) {
-	s.Helper()
-	err := s.servers.kafka.CommitAllOffsets(s.Context(), "g", kadm.Offsets{"events": {partition: {Topic: "events", Partition: partition, At: offset, LeaderEpoch: -1}}})
-	if err != nil {
-		s.Fatal(err)
-	}
 }
 
 // dry-run tells what comes next and changes nothing.
@@ -60,8 +46,8 @@ func TestDryRun(t *testing.T) {
 	if out := s.say(nil, "dry-run", "-n", "2", "--json"); strings.Count(out, "\n") != 2 || !strings.Contains(out, `"target":"events"`) {
 		t.Errorf("two records as JSON:\n%s", out)
 	}
-	s.stands(0, 3)
-	s.stands(1, 1)
+	s.commit(0, 3)
+	s.commit(1, 1)
 	s.say([]string{"no record is waiting"}, "dry-run")
 	if out := s.say(nil, "dry-run", "--from", "latest", "-n", "1"); !strings.HasPrefix(out, "events/0/2 ") && !strings.HasPrefix(out, "events/1/0 ") {
 		t.Errorf("the last record is %s", out)
@@ -81,7 +67,7 @@ func TestLag(t *testing.T) {
 		s.produce(0, "a", `{"n":1}`)
 	}
 	s.produce(1, "b", `{"n":1}`)
-	s.stands(0, 2)
+	s.commit(0, 2)
 	s.say([]string{"events/0 0 2 5 3 events/1 0 - 1 1 group g 4"}, "lag")
 	s.say([]string{"events/1 0 - 1 0 group g 3"}, "lag", "--set", "kafka.reset=latest")
 	s.say([]string{`{"topic":"events","partition":0,"start":0,"committed":2,"end":5,"lag":3}`}, "lag", "--json")

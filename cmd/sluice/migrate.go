@@ -675,6 +675,17 @@ cannot take its records.`,
 		})
 }
 
+// anotherLook waits until it is time to look again at what is watched; false: it
+// is over.
+func anotherLook(ctx context.Context) bool {
+	select {
+	case <-time.After(2 * time.Second):
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
 func newMigrateStatus() *cobra.Command {
 	var flags migrateFlags
 	var watch, failed bool
@@ -695,9 +706,7 @@ func newMigrateStatus() *cobra.Command {
 				if err := m.showStatus(cmd.Context()); err != nil || !watch {
 					return err
 				}
-				select {
-				case <-time.After(2 * time.Second):
-				case <-cmd.Context().Done():
+				if !anotherLook(cmd.Context()) {
 					return nil
 				}
 			}
@@ -785,9 +794,7 @@ func newMigrateEvents() *cobra.Command {
 				if !follow {
 					return nil
 				}
-				select {
-				case <-time.After(2 * time.Second):
-				case <-cmd.Context().Done():
+				if !anotherLook(cmd.Context()) {
 					return nil
 				}
 			}
