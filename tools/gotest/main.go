@@ -4,7 +4,7 @@
 //	gotest [go test flags and packages]
 //
 // It shows a line for each package, what a package prints after "totals: ", why tests were skipped, and all that a
-// failed test or package printed; the last line is the totals. With the
+// failed test or package printed, also of tests that never ended; the last line is the totals. With the
 // variable GOTEST_TOTALS set, the three numbers are appended to that file. A
 // test with subtests counts beside them; a package that fails without a failed
 // test (it does not build, it panics) counts as one. The exit code is that of
@@ -19,6 +19,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 )
 
@@ -143,7 +144,26 @@ func handle(e *event, t *totals, printed map[[2]string]*strings.Builder, failed 
 				t.failed++
 			}
 			fmt.Fprint(out, text)
+			unfinished(e.Package, printed, out)
 		}
+	}
+}
+
+// unfinished shows what the tests of a failed package printed that never ended:
+// the runtime's last words are under the test that ran, such as those of a
+// deadlock or of a concurrent map write, which end the process with no verdict.
+func unfinished(pkg string, printed map[[2]string]*strings.Builder, out io.Writer) {
+	var tests []string
+	for key := range printed {
+		if key[0] == pkg {
+			tests = append(tests, key[1])
+		}
+	}
+	slices.Sort(tests)
+	for _, test := range tests {
+		key := [2]string{pkg, test}
+		fmt.Fprintf(out, "--- %s did not end:\n%s", test, printed[key])
+		delete(printed, key)
 	}
 }
 

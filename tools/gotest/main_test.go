@@ -24,6 +24,11 @@ func TestReportCountsAndShows(t *testing.T) {
 		`{"Action":"fail","Package":"c"}`,
 		`{"Action":"output","Package":"d","Output":"panic: in TestMain\n"}`,
 		`{"Action":"fail","Package":"d"}`,
+		`{"Action":"output","Package":"e","Test":"TestFive","Output":"=== RUN   TestFive\n"}`,
+		`{"Action":"output","Package":"e","Test":"TestFive","Output":"fatal error: deadlock\n"}`,
+		`{"Action":"output","Package":"e","Test":"TestFour","Output":"=== PAUSE TestFour\n"}`,
+		`{"Action":"output","Package":"e","Output":"FAIL\te\t1s\n"}`,
+		`{"Action":"fail","Package":"e"}`,
 		`go: a line that is no event`,
 	}, "\n")
 	var out strings.Builder
@@ -31,10 +36,11 @@ func TestReportCountsAndShows(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := counted.String(), "1 passed, 3 failed, 1 skipped"; got != want {
+	if got, want := counted.String(), "1 passed, 4 failed, 1 skipped"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
-	want := "no data\ntotals: 7 scenarios\nok  \ta\t0.1s\nbroken\nundefined: x\nFAIL\tc [build failed]\npanic: in TestMain\ngo: a line that is no event"
+	want := "no data\ntotals: 7 scenarios\nok  \ta\t0.1s\nbroken\nundefined: x\nFAIL\tc [build failed]\npanic: in TestMain\n" +
+		"FAIL\te\t1s\n--- TestFive did not end:\n=== RUN   TestFive\nfatal error: deadlock\n--- TestFour did not end:\n=== PAUSE TestFour\ngo: a line that is no event"
 	if out.String() != want {
 		t.Errorf("got  %q\nwant %q", out.String(), want)
 	}
