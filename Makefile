@@ -17,6 +17,9 @@ FROM      ?= 1
 MUTANTS   ?=
 FUZZTIME  ?= 20s
 BENCHTIME ?= 1s
+# Programs in virtual time set the memory limit of their small worlds for the
+# whole test process, which then collects garbage most of the time.
+VIRTUAL   := GOMEMLIMIT=4GiB GOGC=400
 # Flags of the harness, such as -scenarios sweep; deploy/build/bench compare -h lists them.
 BENCHFLAGS ?=
 BENCH     := $(BUILD)/bench
@@ -46,11 +49,11 @@ test-unit: $(GOTEST) $(CACHE)/axe.min.js ## unit, property and simulation tests,
 	(cd admin/pagetest && $(GOTEST) ./...)
 # What needs the virtual clock, and scenarios of the simulation with the race detector.
 	packages=$$(grep -rlE --include='*_test.go' '^//go:build .*\bsynctests\b' . | xargs -n 1 dirname | sort -u)
-	SLUICE_SIMULATIONS=300 SLUICE_SIMULATION_FROM=3001 $(GOTEST) -race -shuffle=on -tags synctests -timeout 30m $(TESTFLAGS) $$packages
+	$(VIRTUAL) SLUICE_SIMULATIONS=300 SLUICE_SIMULATION_FROM=3001 $(GOTEST) -race -shuffle=on -tags synctests -timeout 30m $(TESTFLAGS) $$packages
 	$(MAKE) --no-print-directory simulate mutants
 
 simulate: $(GOTEST) ## N scenarios in virtual time, or SEED=123 again and again (docs/testing.md)
-	export SLUICE_SIMULATIONS=$(N) SLUICE_SIMULATION_FROM=$(FROM) SLUICE_SIMULATION_SEED=$(SEED)
+	export $(VIRTUAL) SLUICE_SIMULATIONS=$(N) SLUICE_SIMULATION_FROM=$(FROM) SLUICE_SIMULATION_SEED=$(SEED)
 	$(GOTEST) -tags synctests -count=1 -timeout 12h $(TESTFLAGS) ./cmd/sluice/internal/simulation
 
 mutants: ## whether the tests find each planted bug, or those in MUTANTS (docs/testing.md)
