@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -81,6 +82,10 @@ func (w *world) launch(yaml string) *process {
 		w.t.Fatal(err)
 	}
 	p := &process{t: w.t, cmd: exec.Command(path, append([]string{"run"}, w.files(yaml)...)...), log: &output{}, exited: make(chan struct{})}
+	// What the tests themselves may have in memory is not for the program.
+	p.cmd.Env = slices.DeleteFunc(os.Environ(), func(entry string) bool {
+		return strings.HasPrefix(entry, "GOGC=") || strings.HasPrefix(entry, "GOMEMLIMIT=")
+	})
 	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
 	if err := p.cmd.Start(); err != nil {
 		w.t.Fatal(err)
