@@ -227,5 +227,5 @@ func (j *Job) again() {
 	j.Waived, j.Paused = nil, ""
 }
 
-// over says that a job has come to its end and holds nothing any more.
-func (j *Job) over() bool { return slices.Contains([]State{Cancelled, Dropped, Completed}, j.State) }
+// Over says that a job has come to its end and holds nothing any more.
+func (j *Job) Over() bool { return slices.Contains([]State{Cancelled, Dropped, Completed}, j.State) }

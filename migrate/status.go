@@ -68,7 +68,7 @@ func (m *Manager) Status(ctx context.Context, name string) (*Status, error) {
 			return nil, err
 		}
 	}
-	if !j.over() {
+	if !j.Over() {
 		dirty, err := m.Control.List(ctx, dirtyPrefix(name), false)
 		if err != nil {
 			return nil, err
@@ -93,16 +93,24 @@ func (m *Manager) Events(ctx context.Context, name string, from int) ([]Event, e
 	return m.store.events(ctx, name, from)
 }
 
+// Share is how much of the backfill is done, 0 to 1; it is 1 once nothing is left
+// to copy, not before.
+func (s *Status) Share() float64 {
+	switch {
+	case s.Backfill.Count == 0:
+		return 0
+	case s.State == Backfilling && s.Backfill.Total > 0:
+		return min(0.999, float64(s.Seen)/float64(s.Backfill.Total))
+	}
+	return 1
+}
+
 // Line is the status in one line.
 func (s *Status) Line() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s %s", s.Name, s.State)
 	if s.Backfill.Count > 0 {
-		share := 100.0
-		if s.State == Backfilling && s.Backfill.Total > 0 {
-			share = min(99.9, 100*float64(s.Seen)/float64(s.Backfill.Total))
-		}
-		fmt.Fprintf(&b, " %.1f%% %s/%s docs", share, amount(float64(s.Seen)), amount(float64(s.Backfill.Total)))
+		fmt.Fprintf(&b, " %.1f%% %s/%s docs", 100*s.Share(), amount(float64(s.Seen)), amount(float64(s.Backfill.Total)))
 	}
 	if s.Failed > 0 {
 		fmt.Fprintf(&b, " %d failed", s.Failed)

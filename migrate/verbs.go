@@ -336,7 +336,7 @@ func (m *Manager) SetLimits(ctx context.Context, r Request, set map[string]strin
 func (m *Manager) flag(ctx context.Context, r Request, verb string, edit func(*Job) error) (Result, error) {
 	return m.do(ctx, r, verb, func(_ context.Context, j *Job) (*step, error) {
 		s := &step{}
-		if j.over() {
+		if j.Over() {
 			s.refuse(j.next(), "job %s is %s", j.Name, j.State)
 			return s, nil
 		}
