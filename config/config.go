@@ -26,28 +26,50 @@ import (
 	"github.com/sluicehq/sluice/procs"
 )
 
-// Config is a whole configuration; its keys are documented in
-// docs/configuration.md.
+// Config is a whole configuration.
+//
+// The comments of its fields, here and in the rooms, are the manual, written
+// for users and in Markdown: docs/configuration.md is made of them. Behind the
+// text may stand `Values:`, what is allowed where the type does not say it (what
+// is in backticks there is a value as it stands), and `Example:`.
 type Config struct {
-	Kafka         consumer.Config     `yaml:"kafka"`
-	Elasticsearch elastic.Config      `yaml:"elasticsearch"`
-	Documents     document.Config     `yaml:"documents"`
-	Overrides     []document.Override `yaml:"overrides"` // decoded after Documents, which each lies over
-	Indexer       indexer.Config      `yaml:"indexer"`
-	Memory        memory.Config       `yaml:"memory"`
-	Procs         procs.Config        `yaml:"procs"`
-	DeadLetter    deadletter.Config   `yaml:"dead_letter"`
-	Routing       partition.Config    `yaml:"routing"`
-	Admin         admin.Config        `yaml:"admin"`
-	// ShutdownTimeout is the longest wait at SIGTERM for what is on the wire.
+	Kafka         consumer.Config `yaml:"kafka"`
+	Elasticsearch elastic.Config  `yaml:"elasticsearch"`
+	Documents     document.Config `yaml:"documents"`
+	// Other rules for some topics: the first entry whose topics match a record's
+	// topic wins.
+	//
+	// Values: list of sections
+	// Example: [{topics: [audit], documents: {id: position}}]
+	Overrides  []document.Override `yaml:"overrides"`
+	Indexer    indexer.Config      `yaml:"indexer"`
+	Memory     memory.Config       `yaml:"memory"`
+	Procs      procs.Config        `yaml:"procs"`
+	DeadLetter deadletter.Config   `yaml:"dead_letter"`
+	Routing    partition.Config    `yaml:"routing"`
+	Admin      admin.Config        `yaml:"admin"`
+	// At SIGTERM, how long to wait for what is on the wire. Give the container
+	// ten seconds more before it is killed: the last commit and the leave may take
+	// four on top, whatever the brokers do.
+	//
+	// Example: 1m
 	ShutdownTimeout time.Duration `yaml:"shutdown_timeout"`
 	Log             Log           `yaml:"log"`
 }
 
 // Log is the `log` section.
 type Log struct {
-	Level  string `yaml:"level"`  // trace | debug | info | warn | error
-	Format string `yaml:"format"` // auto | text | json; auto: text on a terminal, JSON elsewhere
+	// The least level of lines that are written. `trace` and `debug` are for
+	// short looks: they cost time.
+	//
+	// Values: `trace`, `debug`, `info`, `warn`, `error`
+	// Example: debug
+	Level string `yaml:"level"`
+	// How lines are written. `auto`: text on a terminal, JSON elsewhere.
+	//
+	// Values: `auto`, `text`, `json`
+	// Example: json
+	Format string `yaml:"format"`
 }
 
 // Default returns the configuration of an empty file.

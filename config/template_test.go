@@ -1,7 +1,6 @@
 package config
 
 import (
-	"os"
 	"reflect"
 	"regexp"
 	"strings"
@@ -44,46 +43,4 @@ func (n *node) path(key string) *node {
 		}
 	}
 	return n
-}
-
-// docs/configuration.md has a row for every key, with its type, default and
-// meaning.
-func TestEveryKeyIsDocumented(t *testing.T) {
-	doc, err := os.ReadFile("../docs/configuration.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defaults := map[string]string{} // by key, as the document writes them
-	for line := range strings.Lines(string(doc)) {
-		cells := strings.Split(strings.Trim(line, "| \n"), "|")
-		key := strings.Trim(cells[0], "` ")
-		if !strings.HasPrefix(line, "| `") {
-			continue
-		}
-		if len(cells) != 4 || len(strings.TrimSpace(cells[3])) < 5 {
-			t.Errorf("the row of %s has not the four cells key, type, default and meaning", key)
-			continue
-		}
-		defaults[key] = strings.Trim(cells[2], "` ")
-	}
-	for _, key := range keys("", reflect.TypeFor[Config]()) {
-		written, ok := defaults[key]
-		isOverride := strings.HasPrefix(key, "overrides[]")
-		switch {
-		case strings.HasPrefix(key, "overrides[].documents."):
-			continue
-		case !isOverride && lookup(reflect.ValueOf(Default()).Elem(), key).Kind() == reflect.Struct:
-			continue // a section
-		case !ok:
-			t.Errorf("docs/configuration.md does not describe %s", key)
-		case !isOverride:
-			if got := parse(t, "", key+"="+written); !reflect.DeepEqual(got, Default()) {
-				t.Errorf("docs/configuration.md says that the default of %s is %s", key, written)
-			}
-		}
-		delete(defaults, key)
-	}
-	for key := range defaults {
-		t.Errorf("docs/configuration.md describes %s, which is no key", key)
-	}
 }

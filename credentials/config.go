@@ -8,18 +8,24 @@ type Secret string
 // TLS is a client's `tls` section. Files are PEM and are read again when they
 // change on disk, so that certificates can be replaced while running.
 type TLS struct {
-	// CAFile holds the certificate authorities that are trusted instead of the
-	// system's. "": the system's.
+	// Certificate authorities that are trusted instead of the system's.
+	//
+	// Example: /etc/sluice/tls/ca.pem
 	CAFile string `yaml:"ca_file"`
-	// CertFile and KeyFile are the client's own certificate and key, both or
-	// neither.
+	// The client's own certificate; with `key_file`.
+	//
+	// Example: /etc/sluice/tls/client.pem
 	CertFile string `yaml:"cert_file"`
-	KeyFile  string `yaml:"key_file"`
-	// ServerName is the name that the server's certificate must carry. "": the
-	// host of the address that was dialled.
+	// The certificate's key.
+	//
+	// Example: /etc/sluice/tls/client.key
+	KeyFile string `yaml:"key_file"`
+	// The name that the server's certificate must carry, where it is not the host
+	// of the address.
+	//
+	// Example: search.example.org
 	ServerName string `yaml:"server_name"`
-	// InsecureSkipVerify accepts every certificate of every server. Whoever
-	// sits between the two then reads and changes all records and reads the
-	// credentials: for experiments only.
+	// **Danger: accepts every certificate.** Whoever sits in between reads and
+	// changes everything. For experiments only.
 	InsecureSkipVerify bool `yaml:"insecure_skip_verify"`
 }

@@ -10,13 +10,21 @@ type Share float64
 
 // Config is the `memory` section.
 type Config struct {
-	// Limit is the most bytes of records that the process holds, from fetch to
-	// acknowledgement. Auto is half the memory limit of the cgroup, 512MiB
-	// where there is none.
+	// The most bytes of records that are held at once, from fetch to acknowledgement. `auto`: half
+	// the memory limit of the container (cgroup v1 or v2), 512MiB where there is
+	// none. The process needs more than this: at most a fifth of it and 64 MiB.
+	// Unless the environment sets them, GOGC is 50, and GOMEMLIMIT a tenth (at
+	// least 32 MiB) more than a limit that is named here (or than 512MiB), and
+	// never above 90 % of the container's limit.
+	//
+	// Example: 1GiB
 	Limit Size `yaml:"limit"`
-	// HeldShare is the part of Limit that the records of held targets may fill
-	// before fetching pauses for all.
+	// The records of held targets may fill so much before fetching pauses for all.
+	//
+	// Example: 40%
 	HeldShare Share `yaml:"held_share"`
-	// MaxRecord rejects a record above this size. Auto is half of Limit.
+	// A larger record is rejected. `auto`: half of `limit`; it cannot be above it.
+	//
+	// Example: 16MiB
 	MaxRecord Size `yaml:"max_record"`
 }
