@@ -257,12 +257,12 @@ async function showJobs() {
   const answer = await fetch("v1/jobs", { cache: "no-store" });
   if (answer.status === 404) { jobs = false; return; }
   if (!answer.ok) return;
-  const all = (await answer.json()).jobs ?? [];
+  const all = await answer.json();
   byId("jobs-section").hidden = all.length === 0;
   table("jobs", "migrations", [
-    { title: "job", value: (j) => j.name ?? j.job ?? "" },
-    { title: "state", value: (j) => j.state ?? "" },
-    { title: "status", value: (j) => j.line ?? "", long: true, code: true },
+    { title: "job", value: (j) => j.name },
+    { title: "state", value: (j) => j.state },
+    { title: "status", value: (j) => j.line, long: true, code: true },
   ], all);
 }
 

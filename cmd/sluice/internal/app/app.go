@@ -55,7 +55,8 @@ type App struct {
 	link     *link
 	control  *elastic.Control
 	mapper   *document.Mapper
-	routing  *Routing // nil: the stream is not routed by customer
+	routing  *Routing    // nil: the stream is not routed by customer
+	jobs     *jobMetrics // nil with routing
 	indexer  *indexer.Indexer
 	letters  Letters               // nil: no place for dead letters is configured
 	parked   *deadletter.ParkedLog // nil: nothing is parked
@@ -165,6 +166,7 @@ func New(cfg *config.Config, o Options) (_ *App, err error) {
 	}
 	if a.routing != nil {
 		options.Routing, options.Dirty, options.AdoptTimeout = a.routing, a.routing, cfg.Elasticsearch.RequestTimeout
+		a.jobs = &jobMetrics{jobs: a.newJobs()}
 	}
 	a.letters, err = NewLetters(cfg, Rooms{Kafka: kafka, Elastic: a.elastic, Budget: a.budget, Version: o.Version, Log: o.Log})
 	if err != nil {
@@ -188,7 +190,7 @@ func New(cfg *config.Config, o Options) (_ *App, err error) {
 		return nil, err
 	}
 	if cfg.Admin.Address != "" {
-		a.admin, err = admin.Listen(cfg.Admin, admin.Options{Process: a, Streams: a.routing.streams(), Jobs: a.jobs(), Metrics: a.metrics, Log: o.Log})
+		a.admin, err = admin.Listen(cfg.Admin, admin.Options{Process: a, Streams: a.routing.streams(), Jobs: a.adminJobs(), Metrics: a.metrics, Log: o.Log})
 		if err != nil {
 			return nil, err
 		}
@@ -225,6 +227,7 @@ func (a *App) Run(ctx context.Context) error {
 	wg.Go(func() { a.watchState(beside) })
 	if a.routing != nil {
 		wg.Go(func() { a.routing.Run(beside) })
+		wg.Go(func() { a.jobs.run(beside) })
 	}
 	running, fail := context.WithCancelCause(ctx)
 	wg.Go(func() {
@@ -308,6 +311,7 @@ func (a *App) register(c *consumer.Consumer, version string) error {
 	all := []prometheus.Collector{
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		a.indexer, c,
+		heldMetrics{a.indexer},
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "sluice_memory_used_bytes", Help: "Bytes of records that are held, from fetch to acknowledgement.",
 		}, func() float64 { return float64(a.budget.Used()) }),
@@ -327,11 +331,14 @@ func (a *App) register(c *consumer.Consumer, version string) error {
 			Name: "sluice_state", Help: "1 for what the process is doing, 0 for what it is not.",
 			ConstLabels: prometheus.Labels{"state": string(state)},
 		}, func() float64 {
-			if a.history.current() == state {
-				return 1
-			}
-			return 0
+			return oneIf(a.history.current() == state)
 		}))
+	}
+	for _, c := range causes {
+		all = append(all, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "sluice_trouble", Help: "1 for each reason not to be simply running, else 0; several may hold at once.",
+			ConstLabels: prometheus.Labels{"cause": string(c)},
+		}, func() float64 { return oneIf(a.history.suffers(c)) }))
 	}
 	if a.letters != nil {
 		all = append(all, a.letters)
@@ -340,7 +347,7 @@ func (a *App) register(c *consumer.Consumer, version string) error {
 		all = append(all, a.parked)
 	}
 	if a.routing != nil {
-		all = append(all, a.routing.collectors()...)
+		all = append(append(all, a.routing.collectors()...), a.jobs)
 	}
 	for _, collector := range all {
 		if err := a.metrics.Register(collector); err != nil {

@@ -51,13 +51,19 @@ func NewMigrations(cfg *config.Config, mapper *document.Mapper, client *elastic.
 	})
 }
 
-// jobs are the migrations of the stream; nil for a stream that is not routed.
-func (a *App) jobs() admin.Jobs {
-	if a.routing == nil {
-		return nil
-	}
+// newJobs returns the migrations of the stream, which must be a routed one.
+func (a *App) newJobs() jobs {
 	// Without a group: who asks a replica asks for what is recorded.
 	return jobs{NewMigrations(a.cfg, a.mapper, a.elastic, nil, "", a.log)}
+}
+
+// adminJobs are those that the admin address shows; nil for a stream that is not
+// routed.
+func (a *App) adminJobs() admin.Jobs {
+	if a.jobs == nil {
+		return nil
+	}
+	return a.jobs.jobs
 }
 
 // jobs shows the migrations of the process's stream on its admin address.
@@ -65,13 +71,32 @@ type jobs struct{ manager *migrate.Manager }
 
 var _ admin.Jobs = jobs{}
 
+// jobStatus is a job on the admin address.
+type jobStatus struct {
+	*migrate.Status
+	Line string `json:"line"` // all of it in one line
+}
+
 // Jobs implements admin.Jobs.
 func (j jobs) Jobs(ctx context.Context) (any, error) {
+	known, err := j.list(ctx)
+	if err != nil {
+		return nil, err
+	}
+	all := make([]jobStatus, len(known))
+	for i, s := range known {
+		all[i] = jobStatus{s, s.Line()}
+	}
+	return all, nil
+}
+
+// list reads the status of every job.
+func (j jobs) list(ctx context.Context) ([]*migrate.Status, error) {
 	names, err := j.manager.Jobs(ctx)
 	if err != nil {
 		return nil, err
 	}
-	all := []*migrate.Status{}
+	var all []*migrate.Status
 	for _, name := range names {
 		status, err := j.manager.Status(ctx, name)
 		if errors.Is(err, migrate.ErrNoJob) {
@@ -91,7 +116,10 @@ func (j jobs) Job(ctx context.Context, name string) (any, error) {
 	if errors.Is(err, migrate.ErrNoJob) {
 		return nil, fmt.Errorf("%w: %s", admin.ErrNoJob, name)
 	}
-	return status, err
+	if err != nil {
+		return nil, err
+	}
+	return jobStatus{status, status.Line()}, nil
 }
 
 // ours says whether a version was written by the consumers, where it can be

@@ -505,8 +505,44 @@ func (p *program) gather() map[string]*dto.MetricFamily {
 	byName := map[string]*dto.MetricFamily{}
 	for _, f := range families {
 		byName[f.GetName()] = f
+		if problem := unlisted(f); problem != "" {
+			p.w.t.Error(problem)
+		}
 	}
 	return byName
+}
+
+// listed is the golden file of metrics: type and labels by name, tab between
+// them.
+var listed = sync.OnceValues(func() (map[string]string, error) {
+	text, err := os.ReadFile("../app/testdata/metrics.txt")
+	all := map[string]string{}
+	for line := range strings.Lines(string(text)) {
+		fields := strings.SplitN(line, "\t", 4)
+		all[fields[0]] = fields[1] + "\t" + fields[2]
+	}
+	return all, err
+})
+
+// unlisted says how a metric differs from the golden file of them; "": not at
+// all, or it is the Go runtime's.
+func unlisted(f *dto.MetricFamily) string {
+	if !strings.HasPrefix(f.GetName(), "sluice_") || len(f.GetMetric()) == 0 {
+		return ""
+	}
+	all, err := listed()
+	if err != nil {
+		return err.Error()
+	}
+	var labels []string
+	for _, l := range f.GetMetric()[0].GetLabel() { // sorted
+		labels = append(labels, l.GetName())
+	}
+	got := strings.ToLower(f.GetType().String()) + "\t" + strings.Join(labels, ",")
+	if want := all[f.GetName()]; got != want {
+		return fmt.Sprintf("%s is %q, and the golden file says %q", f.GetName(), got, want)
+	}
+	return ""
 }
 
 func sumOf(families map[string]*dto.MetricFamily, name string, labels ...string) (sum float64) {
