@@ -22,7 +22,7 @@ func (c *Consumer) onOffsetsFetched(_ context.Context, _ *kgo.Client, resp *kmsg
 					continue
 				}
 				if p.Offset < 0 {
-					if c.cfg.Reset == "" || c.cfg.Reset == "earliest" {
+					if (c.cfg.Reset == "" || c.cfg.Reset == "earliest") && c.o.Routing == nil {
 						a.parking.begin()
 					}
 					if c.cfg.Reset == "none" {
@@ -41,7 +41,9 @@ func (c *Consumer) onOffsetsFetched(_ context.Context, _ *kgo.Client, resp *kmsg
 // committed, -1 for nothing, and epoch the leader epoch that was committed with
 // it, -1 for none.
 func (a *assignment) startAt(offset, committed int64, epoch int32) {
-	defer a.parking.begin()
+	if a.c.o.Routing == nil { // else with the commit that names the epoch
+		defer a.parking.begin()
+	}
 	a.l.mu.Lock()
 	defer a.l.mu.Unlock()
 	if _, ok := a.tracker.Position(); ok || a.over {

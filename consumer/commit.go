@@ -219,6 +219,7 @@ func (c *Consumer) commitOffsets(offsets map[string]map[int32]kgo.EpochOffset, b
 				}
 				if a := by[tp{name, p.Partition}]; a != nil && a.commitDone(offsets[name][p.Partition].Offset) {
 					c.pauses.clear(pauseStarting, a) // it was admitted, and waited for this
+					a.parking.begin()
 				}
 			}
 		}

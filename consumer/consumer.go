@@ -755,7 +755,13 @@ func (c *Consumer) replace(old map[*assignment]kgo.EpochOffset) {
 		c.mu.Lock() // the resolver, which lets partitions start, sees the one or the other
 		b := c.begin(a.topic, a.id)
 		b.origin = a.origin
+		b.l.mu.Lock()
+		said := a.said && a.epoch == b.epoch
+		b.l.mu.Unlock()
 		own, _ := c.pauses.of(a)
+		if !said {
+			own |= pauseStarting // until a commit has named the epoch
+		}
 		c.pauses.remove(a)
 		c.pauses.add(own&pauseStarting|c.pauseParking(), b)
 		c.mu.Unlock()
@@ -776,7 +782,9 @@ func (c *Consumer) replace(old map[*assignment]kgo.EpochOffset) {
 			offsets[a.l.topic] = make(map[int32]kgo.EpochOffset)
 		}
 		offsets[a.l.topic][a.id] = at
-		b.parking.begin() // not before the pause is there that this takes away
+		if said {
+			b.parking.begin() // not before the pause is there that this takes away
+		}
 	}
 	c.cl.SetOffsets(offsets)
 }

@@ -10,11 +10,13 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/rs/zerolog"
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -53,6 +55,9 @@ type world struct {
 	topics  []string
 	control *control
 	dial    []kgo.Opt // how clients reach it
+
+	refuse  atomic.Bool  // commits are refused
+	refused atomic.Int64 // how many were
 
 	mu       sync.Mutex
 	produced map[tp][]int64       // offsets that hold a record
@@ -102,6 +107,10 @@ func newWorldOver(t *testing.T, network *kfake.VirtualNetwork, partitions int32,
 	committed := make(chan struct{}, 1)
 	k.ControlKey(int16(kmsg.OffsetCommit), func(kreq kmsg.Request) (kmsg.Response, error, bool) {
 		k.KeepControl()
+		if w.refuse.Load() {
+			w.refused.Add(1)
+			return refusedCommit(kreq.(*kmsg.OffsetCommitRequest)), nil, true
+		}
 		w.sawCommit(kreq.(*kmsg.OffsetCommitRequest))
 		select {
 		case committed <- struct{}{}:
@@ -113,6 +122,22 @@ func newWorldOver(t *testing.T, network *kfake.VirtualNetwork, partitions int32,
 	watch.Go(func() { w.watchCommits(committed, done) })
 	t.Cleanup(func() { close(done); watch.Wait() })
 	return w
+}
+
+// refusedCommit is an answer that takes none of the offsets.
+func refusedCommit(req *kmsg.OffsetCommitRequest) kmsg.Response {
+	resp := req.ResponseKind().(*kmsg.OffsetCommitResponse)
+	for _, t := range req.Topics {
+		out := kmsg.NewOffsetCommitResponseTopic()
+		out.Topic, out.TopicID = t.Topic, t.TopicID
+		for _, p := range t.Partitions {
+			at := kmsg.NewOffsetCommitResponseTopicPartition()
+			at.Partition, at.ErrorCode = p.Partition, kerr.UnknownServerError.Code
+			out.Partitions = append(out.Partitions, at)
+		}
+		resp.Topics = append(resp.Topics, out)
+	}
+	return resp
 }
 
 // watchCommits looks at what the group has committed after each request: never

@@ -81,7 +81,7 @@ type parking struct {
 	ended  chan struct{} // closed when all goroutines have ended
 
 	began    sync.Once
-	begun    chan struct{} // closed when it is known where the assignment starts, or that nothing is committed
+	begun    chan struct{} // closed by begin
 	lanes    atomic.Pointer[map[string]*lane]
 	start    atomic.Int64                           // where the assignment began; -1: not known yet
 	state    atomic.Pointer[deadletter.ParkedState] // as it was when the token was taken
@@ -109,7 +109,8 @@ func (c *Consumer) newParking(a *assignment) *parking {
 }
 
 // begin tells that the assignment's start is known, or that the group has no
-// commit.
+// commit; of a routed stream, that a commit has named the epoch: lanes write by
+// its table.
 func (p *parking) begin() {
 	if p != nil {
 		p.began.Do(func() { close(p.begun) })

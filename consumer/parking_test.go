@@ -482,3 +482,63 @@ func TestParkedStartBelowTheCommit(t *testing.T) {
 	m.sink.setSettler(atOnce)
 	w.waitAllCommitted()
 }
+
+// adopting looks at what runs while tables change.
+type adopting struct {
+	*follower
+	look func()
+}
+
+func (a *adopting) Adopt() int64 {
+	a.look()
+	return a.follower.Adopt()
+}
+
+// Lanes map records, so none runs while tables change: what is parked is
+// replayed, and what came late passes by, under one epoch or the other.
+func TestParkedAcrossEpochs(t *testing.T) {
+	w := newWorld(t, 1)
+	p := newParkedWorld(w)
+	s, seen := newStored(1), newHandledUnder()
+	var running atomic.Pointer[member]
+	var looked atomic.Int64
+	r := w.join(s, seen, 99, nil, p.parking(), func(_ *Config, o *Options) {
+		o.Routing = &adopting{o.Routing.(*follower), func() {
+			m := running.Load()
+			if m == nil {
+				return
+			}
+			for _, a := range m.holdings() {
+				if _, ok := a.restartPoint(); !ok {
+					continue
+				}
+				looked.Add(1)
+				select {
+				case <-a.parking.ended:
+				default:
+					t.Error("lanes run while tables change")
+				}
+			}
+		}}
+	})
+	m := r.member
+	w.waitEpoch(1, 1)
+	running.Store(m)
+	w.produce(0, 20)
+	w.wait("the sink to hold all", func() bool { return m.sink.held() == 20 })
+	m.holding(tp{testTopic, 0}).Park("legacy@1", "cluster_block_exception")
+	w.waitAllCommitted()
+	s.set(2)
+	w.waitEpoch(2, 1)
+	if looked.Load() == 0 {
+		t.Error("nothing ran when the table was adopted")
+	}
+	p.unblock()
+	w.wait("the lane to close", func() bool { return len(p.state().Lanes) == 0 })
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	// The first was under way when the table changed, and came twice.
+	if len(slices.Compact(slices.Clone(p.written))) != 20 || !slices.IsSorted(p.written) {
+		t.Errorf("written: %v", p.written)
+	}
+}

@@ -147,6 +147,9 @@ func (c *Consumer) switchTables(began time.Time) {
 		}
 	}
 	<-c.dispatcher.flush()
+	for a := range back {
+		a.parking.end() // lanes map records, too
+	}
 	epoch := c.o.Routing.Adopt()
 	before := c.epoch.Swap(epoch)
 	// Again: what was assigned meanwhile was begun under the epoch before.

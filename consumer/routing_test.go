@@ -347,6 +347,31 @@ func TestAdoptLeavesNothingBehind(t *testing.T) {
 	seen.check(t, begin, 2)
 }
 
+// Nothing is written under an epoch before a commit has named it: whoever takes
+// the partition over may still be below the epoch otherwise.
+func TestAdoptedEpochIsCommittedFirst(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	s, seen := newStored(1), newHandledUnder()
+	r := w.join(s, seen, 2, atOnce)
+	w.waitEpoch(1, 1)
+	w.produce(0, 10)
+	w.waitAllCommitted()
+	r.sink.setSettler(nil)
+	w.refuse.Store(true)
+	s.set(2)
+	w.wait("the epoch to be adopted", func() bool { return r.epoch.Load() == 2 })
+	w.produce(0, 10)
+	tried := w.refused.Load()
+	w.wait("commits to be tried again and again", func() bool { return w.refused.Load() > tried+5 })
+	if n := r.sink.held(); n != 0 {
+		t.Errorf("%d actions were sent under an epoch that nobody knows of", n)
+	}
+	w.refuse.Store(false)
+	r.sink.setSettler(atOnce)
+	w.waitAllCommitted()
+}
+
 // check sees that everything from where an epoch begins was written under it, on
 // the new side too.
 func (h *handledUnder) check(t *testing.T, begin map[tp]int64, epoch int64) {
