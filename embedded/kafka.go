@@ -96,13 +96,28 @@ func (k *Kafka) ClientOptions() []kgo.Opt {
 // DialContext connects to a broker of a [KafkaConfig.Virtual] cluster: for a
 // test that wants the connection to misbehave.
 func (k *Kafka) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
-	return k.network.DialContext(ctx, network, address)
+	conn, err := k.network.DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	return distant{conn}, nil
+}
+
+// distant is a connection on which what is sent takes a while to arrive. A
+// client that asks again at once, as kgo's fetches do while a broker and its
+// metadata disagree, would otherwise do so for ever: the virtual clock stands
+// still while anyone has something to do.
+type distant struct{ net.Conn }
+
+func (c distant) Write(b []byte) (int, error) {
+	time.Sleep(100 * time.Microsecond)
+	return c.Conn.Write(b)
 }
 
 // Dial connects to a broker, as the clients of [Kafka.ClientOptions] do.
 func (k *Kafka) Dial(ctx context.Context, network, address string) (net.Conn, error) {
 	if k.network != nil {
-		return k.network.DialContext(ctx, network, address)
+		return k.DialContext(ctx, network, address)
 	}
 	var d net.Dialer
 	return d.DialContext(ctx, network, address)

@@ -208,3 +208,25 @@ func TestKafkaFaults(t *testing.T) {
 		})
 	})
 }
+
+// A client that asks again and again must not stop the virtual clock.
+func TestVirtualBrokersAreAtADistance(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := mustKafka(t, KafkaConfig{Virtual: true})
+		defer k.Close()
+		client, err := kgo.NewClient(k.ClientOptions()...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close()
+		start := time.Now()
+		for range 10 {
+			if err := client.Ping(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if took := time.Since(start); took < time.Millisecond {
+			t.Errorf("ten requests took %v", took)
+		}
+	})
+}
