@@ -116,7 +116,8 @@ func TestSluiceIsConfiguredAsTheScenarioSays(t *testing.T) {
 		if cfg.Documents.ID != defaults.Documents.ID || cfg.Documents.Version != defaults.Documents.Version || cfg.Indexer != defaults.Indexer || cfg.Memory != defaults.Memory {
 			t.Errorf("%s: not the defaults", s.Name)
 		}
-		if cfg.Elasticsearch.CompressionLevel != s.Gzip || (cfg.Documents.Validate == "strict") != s.Strict || strings.Contains(cfg.Documents.Index, "$") != (s.Targets > 1) {
+		if cfg.Elasticsearch.CompressionLevel != s.Gzip || (cfg.Documents.Validate == "strict") != s.Strict || strings.Contains(cfg.Documents.Index, "$") != (s.Targets > 1) ||
+			cfg.Documents.Customer != s.Customer || (cfg.Routing.Stream != "") != (s.Routed > 0) {
 			t.Errorf("%s: not what the scenario is about", s.Name)
 		}
 	}

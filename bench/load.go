@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"hash/fnv"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -26,6 +27,9 @@ const targetHeader = "target"
 
 func targetOf(seq int64, targets int) string { return fmt.Sprintf("t%04d", seq%int64(targets)) }
 
+// customerHeader names the customer of each record of a topic with customers.
+const customerHeader = "customer"
+
 // The keys of a topic's records.
 const (
 	keysUnique   = "unique"   // one a document, partitions are filled evenly
@@ -44,6 +48,7 @@ type topic struct {
 	Partitions  int    `json:"partitions"`
 	Keys        string `json:"keys"`
 	Targets     int    `json:"targets"`
+	Customers   bool   `json:"customers,omitempty"` // in a header
 	Compression string `json:"topic_compression"`
 }
 
@@ -54,13 +59,14 @@ func (t *topic) flags(fs *flag.FlagSet) {
 	fs.IntVar(&t.Partitions, "partitions", 12, "partitions of the topic")
 	fs.StringVar(&t.Keys, "keys", keysUnique, "record keys: unique, updates (a fifth are updates of hot keys), customer (Zipf) or none")
 	fs.IntVar(&t.Targets, "targets", 1, "target indices that the records name in a header, 1 for no header")
+	fs.BoolVar(&t.Customers, "customers", false, "records name their customer in a header")
 	fs.StringVar(&t.Compression, "topic-compression", "lz4", "of the topic's batches: none, gzip, snappy, lz4 or zstd")
 }
 
 func (t topic) args() []string {
 	return []string{
 		"-docs", strconv.FormatInt(t.Docs, 10), "-doc-bytes", strconv.Itoa(t.DocBytes), "-partitions", strconv.Itoa(t.Partitions),
-		"-keys", t.Keys, "-targets", strconv.Itoa(t.Targets), "-topic-compression", t.Compression,
+		"-keys", t.Keys, "-targets", strconv.Itoa(t.Targets), fmt.Sprintf("-customers=%t", t.Customers), "-topic-compression", t.Compression,
 	}
 }
 
@@ -140,6 +146,9 @@ func (t topic) fill(ctx context.Context, brokers []string) (broker, error) {
 		}
 		if t.Targets > 1 {
 			r.Headers = []kgo.RecordHeader{{Key: targetHeader, Value: []byte(targetOf(seq, t.Targets))}}
+		}
+		if t.Customers {
+			r.Headers = append(r.Headers, kgo.RecordHeader{Key: customerHeader, Value: slices.Clone(customer)})
 		}
 		filled.ValueBytes += int64(len(doc))
 		filled.Sum += xxhash.Sum64(doc)

@@ -46,11 +46,13 @@ type program struct {
 	faithful bool
 	// command returns the command line of one of its processes.
 	command func(p place, s scenario) ([]string, error)
+	// prepare, if any, returns what has to run to its end before them.
+	prepare func(p place, s scenario) ([]string, error)
 }
 
 // floorProgram is the yardstick.
 func floorProgram(self string) program {
-	return program{"floor", true, func(p place, s scenario) ([]string, error) {
+	return program{name: "floor", faithful: true, command: func(p place, s scenario) ([]string, error) {
 		args := []string{
 			self, "floor", "-ids", "-brokers", strings.Join(p.Brokers, ","), "-sink", p.Sink, "-index", p.Index, "-group", p.Group,
 			"-gzip", strconv.Itoa(s.Gzip), "-workers", strconv.Itoa(s.floorWorkers()), fmt.Sprintf("-targets=%t", s.Targets > 1),
@@ -65,9 +67,17 @@ func floorProgram(self string) program {
 // sluiceProgram is Sluice with its defaults, but for the compression of bulk
 // requests and what the scenario is about; more is put at the configuration's end.
 func sluiceProgram(binary, name, more string) program {
-	return program{name, true, func(p place, s scenario) ([]string, error) {
-		file, err := p.write("sluice.yaml", sluiceConfig+more, s)
-		return []string{binary, "run", "-c", file}, err
+	sluice := func(arguments ...string) func(p place, s scenario) ([]string, error) {
+		return func(p place, s scenario) ([]string, error) {
+			file, err := p.write("sluice.yaml", sluiceConfig+more, s)
+			return append(append([]string{binary}, arguments...), "-c", file), err
+		}
+	}
+	return program{name: name, faithful: true, command: sluice("run"), prepare: func(p place, s scenario) ([]string, error) {
+		if s.Routed == 0 {
+			return nil, nil
+		}
+		return sluice("routes", "init", "--partitions", strconv.Itoa(s.Routed))(p, s)
 	}}
 }
 
@@ -81,6 +91,11 @@ documents:
 {{- if .Strict}}
   validate: strict
 {{- end}}
+{{- if .Routed}}
+  customer: "{{.Customer}}"
+  on_null: fail
+routing: {stream: {{.Group}}}
+{{- end}}
 admin: {address: "127.0.0.1:0"}
 log: {level: warn}
 `
@@ -88,7 +103,7 @@ log: {level: warn}
 // rsyslogProgram is rsyslog with imkafka and omelasticsearch. It sends neither
 // ids nor versions: its documents would be twice there after a crash.
 func rsyslogProgram(binary string) program {
-	return program{"rsyslog", false, func(p place, s scenario) ([]string, error) {
+	return program{name: "rsyslog", command: func(p place, s scenario) ([]string, error) {
 		file, err := p.write("rsyslog.conf", rsyslogConfig, s)
 		return []string{binary, "-n", "-f", file, "-i", filepath.Join(p.Dir, "rsyslog.pid")}, err
 	}}
@@ -114,7 +129,7 @@ ruleset(name="es" queue.type="LinkedList" queue.size="100000" queue.dequeueBatch
 // exporter built of the collector's own queue and of the bulk indexer that the
 // Elasticsearch exporter uses. It sends neither ids nor versions.
 func otelcolProgram(binary, name, encoding, mode string, wait bool) program {
-	return program{name, false, func(p place, s scenario) ([]string, error) {
+	return program{name: name, command: func(p place, s scenario) ([]string, error) {
 		receiver := ""
 		if wait {
 			receiver = otelcolWait
@@ -185,6 +200,17 @@ func (prog program) commands(ctx context.Context, p place, s scenario, dir strin
 		p.N, p.Dir = n, filepath.Join(dir, fmt.Sprintf("%s-%d", p.Group, n))
 		if err := os.MkdirAll(p.Dir, 0o700); err != nil {
 			return nil, err
+		}
+		if prog.prepare != nil && n == 0 {
+			line, err := prog.prepare(p, s)
+			if err != nil {
+				return nil, fmt.Errorf("configuring %s: %w", prog.name, err)
+			}
+			if line != nil {
+				if output, err := exec.CommandContext(ctx, line[0], line[1:]...).CombinedOutput(); err != nil {
+					return nil, fmt.Errorf("preparing %s: %w: %s", prog.name, err, output)
+				}
+			}
 		}
 		line, err := prog.command(p, s)
 		if err != nil {

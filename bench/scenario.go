@@ -18,6 +18,10 @@ type scenario struct {
 	Latency   time.Duration `json:"latency"`   // that the sink adds to each bulk request
 	Strict    bool          `json:"strict"`    // documents.validate: strict
 	Processes int           `json:"processes"` // of one consumer group
+	// Routed is how many index partitions Sluice spreads the customers over, 0
+	// for no routing; Customer is where it finds a record's customer.
+	Routed   int    `json:"routed,omitempty"`
+	Customer string `json:"customer,omitempty"`
 	// Goals of the design: ratios to the floor, 0 where there is none.
 	MostCPU    float64 `json:"most_cpu,omitempty"`
 	LeastSpeed float64 `json:"least_speed,omitempty"`
@@ -72,6 +76,10 @@ var (
 		{Name: "updates", What: "a fifth are updates of 1,000 hot keys", topic: topic{Keys: keysUpdates}},
 		{Name: "targets-10", What: "10 target indices", topic: topic{Targets: 10}},
 		{Name: "targets-1000", What: "1,000 target indices", topic: topic{Targets: 1000}},
+		{Name: "customers", What: "1,000 customers in a header, not routed", topic: topic{Customers: true}},
+		{Name: "routed", What: "the same, routed to 1 index partition", topic: topic{Customers: true}, Routed: 1, Customer: "header:" + customerHeader},
+		{Name: "routed-field", What: "the same, the customer is a field", topic: topic{Customers: true}, Routed: 1, Customer: "field:/customer_id"},
+		{Name: "routed-10", What: "the same, routed to 10 index partitions", topic: topic{Customers: true}, Routed: 10, Customer: "header:" + customerHeader},
 		{Name: "processes-2", What: "2 processes", Processes: 2},
 		{Name: "processes-4", What: "4 processes", Processes: 4},
 	}
@@ -120,6 +128,8 @@ func (s scenario) apply(flag string, to *scenario) {
 		to.Keys = s.Keys
 	case "targets":
 		to.Targets = s.Targets
+	case "customers":
+		to.Customers = s.Customers
 	case "topic-compression":
 		to.Compression = s.Compression
 	case "gzip":
