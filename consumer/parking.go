@@ -30,8 +30,9 @@ type Parking struct {
 	TakeBack func(ctx context.Context, s indexer.Source, target string) ([]indexer.TakenBack, error)
 	// Writer returns a new writer of the indexer.
 	Writer func() Writer
-	// Rules is a fingerprint of what decides where a topic's records go: while
-	// it changes nothing, a record is given the same target again.
+	// Rules is a fingerprint of what decides where a topic's records go, the
+	// routing table in force included: while it stays the same, a record is given
+	// the same target again.
 	Rules func(topic string) string
 	// Pending is how many bytes of records may wait to be parked before no more
 	// are taken; 0: an eighth of the budget.
@@ -177,11 +178,12 @@ func (p *parking) run() {
 	if mutantUnstated {
 		p.c.pauses.clear(pauseParking, p.a)
 	}
-	rules := p.c.o.Parking.Rules(p.a.l.topic)
 	state, ok := p.take()
 	if !ok {
 		return
 	}
+	// Not before: the routing table in force is part of them.
+	rules := p.c.o.Parking.Rules(p.a.l.topic)
 	for target, at := range state.Lanes {
 		l := newLane(p, target, at)
 		p.mu.Lock()

@@ -87,6 +87,7 @@ type Rules struct {
 
 	index     nameTemplate
 	indexText string // as configured
+	place     string // see Place
 	timeNamed bool
 	past      time.Duration
 	future    time.Duration
@@ -134,6 +135,21 @@ func (r *Rules) NeedsGeneration() bool {
 // whether versions of one id from different partitions are compared.
 func (r *Rules) NeedsRaise() bool {
 	return r.idKind != idPosition && r.idKind != idNone && r.keyed.version == VersionSequence
+}
+
+// Place is a text of all that decides which document of which index a record of
+// these rules is written to, but for the routing table: while it stays the same,
+// so does every record's place. Rules by which no two records ever meet in one
+// document have none: "".
+func (r *Rules) Place() string {
+	if r.idKind == idPosition || r.idKind == idNone {
+		return ""
+	}
+	routed := r.stream != nil && r.stream.routing.Load() != nil
+	if !routed && !r.id.has(fromCustomer) && !slices.ContainsFunc(r.index, func(p namePart) bool { return p.kind == fromCustomer }) {
+		return r.place
+	}
+	return fmt.Sprintf("%s customer=%q legacy=%t", r.place, r.described.Customer, routed && r.legacy)
 }
 
 // sharesIDs reports whether records of two topics with these rules may meet
@@ -228,6 +244,7 @@ func compile(cfg Config, key string, topics []string, deadLetters bool) (*Rules,
 	c.rejections(deadLetters)
 	c.additions()
 	c.d.NeedControl = c.r.NeedsGeneration()
+	c.r.place = fmt.Sprintf("index=%q id=%q long=%t routing=%q pipeline=%q", cfg.Index, c.d.ID, c.r.hashLong, cfg.Routing, cfg.Pipeline)
 	if c.r.timeNamed && c.r.idKind != idPosition && c.r.idKind != idNone {
 		c.d.Notes = append(c.d.Notes, "with a timestamp in the index name, a newer record of an id, or its delete, does not reach the copy in an older index")
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -38,28 +37,26 @@ func (a *App) parking(kafka []kgo.Opt) (*consumer.Parking, error) {
 		return nil, err
 	}
 	a.parked = log
-	rules, err := RulesFingerprint(a.cfg)
-	if err != nil {
-		return nil, err
-	}
 	return &consumer.Parking{
 		Open:  Parks(a.cfg),
 		Store: &parkedStore{Control: a.control, create: Parks(a.cfg)},
 		Log:   log, TakeBack: a.indexer.TakeBack,
 		Writer: func() consumer.Writer { return a.indexer.NewWriter() },
-		Rules:  func(string) string { return rules },
+		Rules:  func(topic string) string { return RulesFingerprint(a.mapper.Rules(topic), a.routing.places()) },
 	}, nil
 }
 
-// RulesFingerprint identifies what decides where records go. It is the same for
-// all topics: a change of any rule has all parked records replayed first.
-func RulesFingerprint(cfg *config.Config) (string, error) {
-	text, err := json.Marshal(struct{ Documents, Overrides any }{cfg.Documents, cfg.Overrides})
-	if err != nil {
-		return "", fmt.Errorf("the rules' fingerprint: %w", err)
+// RulesFingerprint identifies what decides which document of which index a
+// topic's records are written to: the topic's rules, and what the routing table
+// in force says of that ("" where there is none). Nothing else is in it: a change
+// has all parked records replayed before anything else is read.
+func RulesFingerprint(rules *document.Rules, places string) string {
+	place := rules.Place()
+	if place == "" {
+		return "" // no two records meet in one document
 	}
-	sum := sha256.Sum256(text)
-	return hex.EncodeToString(sum[:8]), nil
+	sum := sha256.Sum256([]byte(place + "\n" + places))
+	return hex.EncodeToString(sum[:8])
 }
 
 // parkedStore keeps the states of parked records in the control index.

@@ -2,8 +2,12 @@ package app
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -51,6 +55,7 @@ type Routing struct {
 	backoff prometheus.Gauge
 
 	inForce atomic.Pointer[partition.Router]
+	placing atomic.Pointer[string] // see places
 
 	mu sync.Mutex
 	// fit is the newest table that can be followed; unfit says why a newer one
@@ -143,7 +148,33 @@ func (r *Routing) Adopt() (epoch int64) {
 		r.log.Info().Int64("epoch", fit.Epoch()).Stringer("write_mode", fit.Table().Write).Msg("routing table in force")
 	}
 	r.mapper.Use(fit)
+	places := tablePlaces(fit.Table())
+	r.placing.Store(&places)
 	return fit.Epoch()
+}
+
+// places identifies where the table in force puts customers; "": there is none.
+func (r *Routing) places() string {
+	if r == nil || r.placing.Load() == nil {
+		return ""
+	}
+	return *r.placing.Load()
+}
+
+// tablePlaces identifies to which index of the new side a table sends each
+// customer. Its epoch, its modes, its states and partitions that nobody is in are
+// not part of it, nor is the legacy index, which is documents.index.
+func tablePlaces(t *partition.Table) string {
+	slots := make([]string, len(t.SlotMap))
+	for i, p := range t.SlotMap {
+		slots[i] = t.Partitions[p].Index
+	}
+	sum := sha256.New()
+	fmt.Fprintf(sum, "%q %d %q ", t.Hash, t.Slots, slots)
+	for _, customer := range slices.Sorted(maps.Keys(t.Overrides)) {
+		fmt.Fprintf(sum, "%q=%q ", customer, t.Partitions[t.Overrides[customer]].Index)
+	}
+	return hex.EncodeToString(sum.Sum(nil)[:8])
 }
 
 // dirtyMark is the control document dirty:<job>:<customer>.
