@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -246,6 +247,35 @@ func TestOneFarBehind(t *testing.T) {
 	w.waitAllCommitted()
 	if n := paused.Load(); n != 0 {
 		t.Errorf("paused %d times", n)
+	}
+}
+
+// Brokers learn from each fetch where the replica stands, so that they can send
+// it to a follower of its own rack (KIP-392).
+func TestRack(t *testing.T) {
+	t.Parallel()
+	for _, rack := range []string{"", "zone-b"} {
+		w := newWorld(t, 1)
+		var mu sync.Mutex
+		seen := map[string]bool{}
+		w.kafka.ControlKey(int16(kmsg.Fetch), func(kreq kmsg.Request) (kmsg.Response, error, bool) {
+			w.kafka.KeepControl()
+			mu.Lock()
+			seen[kreq.(*kmsg.FetchRequest).Rack] = true
+			mu.Unlock()
+			return nil, nil, false
+		})
+		w.produce(0, 1)
+		m := w.start(atOnce, func(c *Config, _ *Options) { c.Rack = rack })
+		w.waitAllCommitted()
+		if err := m.end(); err != nil {
+			t.Error(err)
+		}
+		mu.Lock()
+		if len(seen) != 1 || !seen[rack] {
+			t.Errorf("kafka.rack is %q, the brokers were told %v", rack, seen)
+		}
+		mu.Unlock()
 	}
 }
 
