@@ -6,7 +6,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -301,4 +305,174 @@ func TestVersions_TopicRecreatedMeanwhile(t *testing.T) {
 		p.needsRaise("the topic was re-created")
 		w.checkIndex(index, want)
 	})
+}
+
+// updates are many records on few keys, spread in time; with deletes three in
+// ten are deletes.
+func updates(keys, each int, deletes bool) (all []*kgo.Record) {
+	random := rand.New(rand.NewPCG(3, 1))
+	for i := range keys * each {
+		r := record(fmt.Sprint("k", random.IntN(keys)), i)
+		if deletes && random.IntN(10) < 3 {
+			r.Value = nil
+		}
+		all = append(all, r)
+	}
+	return all
+}
+
+// unquiet makes each bulk request take up to half a second, one in ten of them
+// fail whole, and refuses a share of the items.
+func unquiet(c *tally) func(*embedded.Request) *embedded.Fault {
+	random := rand.New(rand.NewPCG(5, 1))
+	var mu sync.Mutex
+	return func(r *embedded.Request) *embedded.Fault {
+		if r.API() != "bulk" {
+			return nil
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		f := embedded.Fault{Items: c.item}
+		if random.IntN(10) == 0 {
+			f = embedded.TooManyRequests(0)
+		}
+		f.Delay = time.Duration(random.IntN(501)) * time.Millisecond
+		return &f
+	}
+}
+
+// Updates of one document go over many connections, slowly, and a fifth of
+// them is turned away: no update arrives after a newer one, and each key has
+// its last value.
+func TestV31_UpdatesOfOneDocumentStayInOrder(t *testing.T) {
+	storm(t, false)
+}
+
+// The same with deletes among them: what was deleted last is gone, with the
+// delete's version, and what was written last is there.
+func TestV32_DeletesCarryVersionsToo(t *testing.T) {
+	storm(t, true)
+}
+
+func storm(t *testing.T, deletes bool) {
+	const keys, each = 100, 1000
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, worldOptions{partitions: 4, virtual: true})
+		c := newTally(some(0.2, -1))
+		w.es.Intercept(unquiet(c))
+		p := w.begin("elasticsearch: {compression_level: 0}\nindexer: {flush_documents: 500, scaling: {min: 8, max: 8}, requests: {min: 8, max: 16}}")
+		// In waves, so that newer updates come while older ones wait to be tried again.
+		for wave := range slices.Chunk(updates(keys, each, deletes), 1000) {
+			w.produce(wave...)
+			pass(100 * time.Millisecond)
+		}
+		w.awaitDone(p)
+
+		want, accepted, newest := map[string]versioned{}, 0, map[string]*kgo.Record{}
+		for _, r := range w.log {
+			newest[string(r.Key)] = r
+			want[string(r.Key)] = versioned{string(r.Value), sequence(r)}
+			if r.Value == nil {
+				delete(want, string(r.Key))
+			}
+			accepted += c.accepted[fmt.Sprintf("%s@%d", r.Key, sequence(r))]
+		}
+		w.checkVersioned(index, want)
+		for key, r := range newest {
+			if version, gone, known := w.es.Known(index, key); !known || version != sequence(r) || gone != (r.Value == nil) {
+				t.Errorf("%s is known as version %d, deleted %v; want %d, %v", key, version, gone, sequence(r), r.Value == nil)
+			}
+		}
+		if len(newest) != keys || len(w.log) != keys*each {
+			t.Errorf("%d records on %d keys", len(w.log), len(newest))
+		}
+		if len(c.late) > 0 {
+			t.Errorf("%d actions came after a newer one of their id was accepted, such as %s", len(c.late), c.late[0])
+		}
+		// An action that was turned away while a newer one of its id in the same
+		// request was accepted is stale (DESIGN 6.3), and no other is.
+		written, stale := p.outcomes("indexed")+p.outcomes("deleted"), p.outcomes("stale")
+		if written != accepted || written+stale != len(w.log) {
+			t.Errorf("of %d records %d were accepted; %d count as written and %d as stale", len(w.log), accepted, written, stale)
+		}
+		if !deletes && p.outcomes("deleted") != 0 {
+			t.Errorf("%d deletes", p.outcomes("deleted"))
+		}
+		w.checkLetters(nil)
+	})
+}
+
+// Of the items of successful answers three in ten are 429 for ten seconds: they
+// are sent again, and no others; nothing is lost, nothing is dead-lettered.
+func TestV20_ItemsTurnedAwayInsideASuccess(t *testing.T) {
+	const busy = 10 * time.Second
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, worldOptions{partitions: 4, virtual: true})
+		third := some(0.3, -1)
+		over := time.Now().Add(busy)
+		c := newTally(func() bool { return time.Now().Before(over) && third() })
+		w.es.Inject(embedded.Rule{API: "bulk", Fault: embedded.Fault{Items: c.item}})
+		p := w.begin("indexer: {flush_documents: 200}")
+		const n = 20_000
+		for part := range slices.Chunk(records(n), n/100) {
+			w.produce(part...)
+			pass(busy / 100)
+		}
+		w.awaitDone(p)
+		w.checkFates(p, nil)
+		tries := 0
+		for action, seen := range c.seen {
+			tries += seen
+			if c.accepted[action] != 1 {
+				t.Errorf("%s was accepted %d times", action, c.accepted[action])
+			}
+		}
+		if len(c.seen) != n || tries < n+n/5 {
+			t.Errorf("%d actions were sent %d times for %d records", len(c.seen), tries, n)
+		}
+	})
+}
+
+// One customer's index is read-only for 20 s, as when the disk is full (429) or
+// by an operator (403): that customer's records wait, others flow, and all goes
+// on by itself afterwards.
+func TestV28_OneIndexIsReadOnly(t *testing.T) {
+	for name, block := range map[string]string{"429": "index.blocks.read_only_allow_delete", "403": "index.blocks.write"} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				w := newWorld(t, worldOptions{partitions: 2, virtual: true})
+				w.effect = customerEffect
+				p := w.begin(byCustomer)
+				w.produce(ofCustomers(100, "full", "a", "b")...)
+				w.awaitDone(p)
+				w.must(http.MethodPut, "/events-full/_settings", `{"`+block+`":true}`)
+				all := ofCustomers(2100, "full", "a", "b")[300:]
+				for second := range 20 {
+					w.produce(all[second*300 : (second+1)*300]...)
+					pass(time.Second)
+					for _, c := range []string{"a", "b"} {
+						if n, want := w.es.Count("events-"+c), 100+100*(second+1); n != want {
+							t.Fatalf("%d of %d documents of %s after %d s", n, want, c, second+1)
+						}
+					}
+				}
+				if reason := p.awaitHold("events-full"); reason != "cluster_block_exception" {
+					t.Errorf("held for %s", reason)
+				}
+				if n := w.es.Count("events-full"); n != 100 || w.lag(topic) == 0 {
+					t.Errorf("%d documents in a read-only index, lag %d", n, w.lag(topic))
+				}
+				w.must(http.MethodPut, "/events-full/_settings", `{"`+block+`":null}`)
+				w.awaitDone(p)
+				w.checkCustomers("full", "a", "b")
+				w.checkLetters(nil)
+				if h := p.App.Health(); len(h.Held) != 0 || !h.OK() {
+					t.Errorf("%+v when all is well again", h)
+				}
+				if log := p.log.String(); strings.Count(log, "target held") != 1 || strings.Count(log, "target released") != 1 {
+					t.Errorf("the log should tell of the hold and of its end, once each")
+				}
+			})
+		})
+	}
 }
