@@ -64,6 +64,8 @@ var (
 		{Name: "slow", What: "50 ms a request", Latency: 50 * time.Millisecond, LeastSpeed: 0.95},
 		{Name: "slow-zipf", What: "50 ms a request, keys are customers (Zipf)", Latency: 50 * time.Millisecond, topic: topic{Keys: keysCustomer}, LeastSpeed: 0.85},
 		{Name: "strict", What: "`validate: strict`", Strict: true, MostCPU: 1.4, LeastSpeed: 0.8},
+		{Name: "customers", What: "1,000 customers in a header, not routed", topic: topic{Customers: true}},
+		{Name: "routed", What: "the same, routed to 1 index partition", topic: topic{Customers: true}, Routed: 1, Customer: "header:" + customerHeader},
 	}
 	sweep = []scenario{
 		{Name: "partitions-1", What: "1 partition", topic: topic{Partitions: 1}},
@@ -76,10 +78,8 @@ var (
 		{Name: "updates", What: "a fifth are updates of 1,000 hot keys", topic: topic{Keys: keysUpdates}},
 		{Name: "targets-10", What: "10 target indices", topic: topic{Targets: 10}},
 		{Name: "targets-1000", What: "1,000 target indices", topic: topic{Targets: 1000}},
-		{Name: "customers", What: "1,000 customers in a header, not routed", topic: topic{Customers: true}},
-		{Name: "routed", What: "the same, routed to 1 index partition", topic: topic{Customers: true}, Routed: 1, Customer: "header:" + customerHeader},
-		{Name: "routed-field", What: "the same, the customer is a field", topic: topic{Customers: true}, Routed: 1, Customer: "field:/customer_id"},
-		{Name: "routed-10", What: "the same, routed to 10 index partitions", topic: topic{Customers: true}, Routed: 10, Customer: "header:" + customerHeader},
+		{Name: "routed-field", What: "1,000 customers in a field, routed to 1 index partition", topic: topic{Customers: true}, Routed: 1, Customer: "field:/customer_id"},
+		{Name: "routed-10", What: "1,000 customers in a header, routed to 10 index partitions", topic: topic{Customers: true}, Routed: 10, Customer: "header:" + customerHeader},
 		{Name: "processes-2", What: "2 processes", Processes: 2},
 		{Name: "processes-4", What: "4 processes", Processes: 4},
 	}
