@@ -38,16 +38,29 @@ const (
 	checkEvery = 10 * time.Second
 )
 
-// count returns how many items a job's copy has.
+// bounds are the highest numbers that are copied: of each shard the sequence
+// number, of each part of a log the offset.
+func (b *Backfill) bounds() []int64 {
+	if b.Log == nil {
+		return b.MaxSeqNo
+	}
+	last := make([]int64, len(b.Log))
+	for i, part := range b.Log {
+		last[i] = part.End - 1
+	}
+	return last
+}
+
+// split returns how many items a job's copy has.
 func (b *Backfill) split(limit int) int {
 	if b.PIT != "" {
 		return max(1, limit)
 	}
-	perShard := 1
-	for _, most := range b.MaxSeqNo {
-		perShard = max(perShard, min(itemsPerWorker*max(1, limit)/len(b.MaxSeqNo), int(most/leastItem)))
+	perShard, bounds := 1, b.bounds()
+	for _, most := range bounds {
+		perShard = max(perShard, min(itemsPerWorker*max(1, limit)/len(bounds), int(most/leastItem)))
 	}
-	return perShard * len(b.MaxSeqNo)
+	return perShard * len(bounds)
 }
 
 // item returns an item as it is before anything is copied.
@@ -55,9 +68,10 @@ func (b *Backfill) item(n int) *Item {
 	if b.PIT != "" {
 		return &Item{Number: n, Shard: n - b.First}
 	}
-	perShard := int64(b.Count / len(b.MaxSeqNo))
+	bounds := b.bounds()
+	perShard := int64(b.Count / len(bounds))
 	shard, piece := int64(n-b.First)/perShard, int64(n-b.First)%perShard
-	all := b.MaxSeqNo[shard] + 1
+	all := bounds[shard] + 1
 	i := &Item{Number: n, Shard: int(shard), After: all*piece/perShard - 1, To: all*(piece+1)/perShard - 1}
 	i.Cursor = i.After
 	return i
@@ -87,7 +101,11 @@ func (r *runner) begin(ctx context.Context, j *Job) error {
 	if err := r.m.Cluster.Refresh(ctx, j.Source); err != nil {
 		return err
 	}
-	if backfill.MaxSeqNo == nil {
+	if j.from() == FromKafka {
+		if err := r.beginLog(ctx, j, fence, &backfill); err != nil {
+			return err
+		}
+	} else if backfill.MaxSeqNo == nil {
 		info, err := r.m.Cluster.Info(ctx)
 		if err != nil {
 			return err
@@ -111,6 +129,7 @@ type copyRun struct {
 	*runner
 	job     *Job
 	by      Customers
+	table   *partition.Table
 	router  *partition.Router
 	aliases map[string]string // of this lease, by index
 	scan    *scanner
@@ -139,6 +158,12 @@ func (r *runner) copy(ctx context.Context, j *Job) error {
 	if table.Write != partition.W1 {
 		return stuckf("the routing table of stream %s is in %s and a backfill needs W1: deletes would be forgotten", r.m.Stream, table.Write)
 	}
+	if err := j.Backfill.readInTime(time.Now()); err != nil {
+		return err
+	}
+	if j.Backfill.Log != nil && r.m.Records == nil {
+		return stuckf("job %s copies from the topics, which this process cannot read", j.Name)
+	}
 	info, err := r.m.Cluster.Info(ctx)
 	if err != nil {
 		return err
@@ -149,9 +174,12 @@ func (r *runner) copy(ctx context.Context, j *Job) error {
 	if err != nil {
 		return err
 	}
-	c := &copyRun{runner: r, job: j, by: by, router: partition.NewRouter(table.Table, partition.CacheOptions{}), gate: newGate(), signals: newGauges(), began: time.Now()}
+	c := &copyRun{runner: r, job: j, by: by, table: table.Table, router: partition.NewRouter(table.Table, partition.CacheOptions{}), gate: newGate(), signals: newGauges(), began: time.Now()}
 	c.scan = newScanner(r.m.Cluster, info.Flavour, j.Source, true, alive())
 	c.sender = &sender{client: r.m.Cluster, bounds: r.bound, answered: c.signals.bulk, query: copying()}
+	if j.Backfill.Log != nil {
+		c.sender.query.Del("pipeline") // records pass those that they pass from the consumers
+	}
 	c.mu.size = j.Throttle.BulkBytes
 	if c.aliases, err = r.takeAliases(ctx, j); err != nil {
 		return err
@@ -242,12 +270,14 @@ func (c *copyRun) item(ctx context.Context, n int) error {
 	if err != nil {
 		return err
 	}
+	var log tail
+	defer log.drop()
 	rescans := 0
 	for wait := time.Second; !item.Done; {
 		if err := c.gate.enter(ctx); err != nil {
 			return err
 		}
-		next, err := c.page(ctx, item)
+		next, err := c.page(ctx, item, &log)
 		c.gate.leave()
 		switch {
 		case err == nil:
@@ -267,7 +297,7 @@ func (c *copyRun) item(ctx context.Context, n int) error {
 			wait = min(2*wait, 30*time.Second)
 			continue
 		}
-		if next.Done && c.job.Backfill.PIT == "" {
+		if next.Done && c.job.Backfill.PIT == "" && c.job.Backfill.Log == nil {
 			missed, err := c.missed(ctx, next)
 			if err != nil {
 				c.note(err.Error())
@@ -280,13 +310,13 @@ func (c *copyRun) item(ctx context.Context, n int) error {
 			}
 		}
 		if !next.balanced() {
-			return stuckf("item %d: %d documents were seen and %d accounted for", n, next.Seen, next.Written+next.Superseded+next.Failed)
+			return stuckf("item %d: %d documents were seen and %d accounted for", n, next.Seen, next.Written+next.Superseded+next.Failed+next.Ignored)
 		}
 		if seqNo, term, err = c.save(ctx, &next, seqNo, term); err != nil {
 			return err
 		}
 		c.mu.Lock()
-		c.mu.copied += next.Seen - item.Seen
+		c.mu.copied += c.job.Backfill.reached(&next) - c.job.Backfill.reached(&item)
 		c.mu.items[n] = &next
 		c.mu.Unlock()
 		item = next
@@ -297,7 +327,7 @@ func (c *copyRun) item(ctx context.Context, n int) error {
 // fatal errors do not pass by themselves.
 func fatal(err error) bool {
 	var refused *elastic.Error
-	return errors.Is(err, errFenced) || errors.Is(err, errLeaseLost) ||
+	return errors.Is(err, errFenced) || errors.Is(err, errLeaseLost) || lost(err) ||
 		errors.As(err, &refused) && (refused.Status == http.StatusNotFound || refused.Status == http.StatusBadRequest)
 }
 
@@ -329,7 +359,10 @@ func (c *copyRun) save(ctx context.Context, item *Item, seqNo, term int64) (int6
 }
 
 // page copies one page of an item and returns the item after it.
-func (c *copyRun) page(ctx context.Context, item Item) (Item, error) {
+func (c *copyRun) page(ctx context.Context, item Item, log *tail) (Item, error) {
+	if c.job.Backfill.Log != nil {
+		return c.logPage(ctx, item, log)
+	}
 	var hits []elastic.Hit
 	var err error
 	began := time.Now()
@@ -352,19 +385,30 @@ func (c *copyRun) page(ctx context.Context, item Item) (Item, error) {
 	}
 	item.Seen += int64(len(hits))
 	for i, end := range ends {
-		switch end.ending {
-		case written:
-			item.Written++
-		case superseded:
-			item.Superseded++
-		default:
-			item.Failed++
-			if err := c.fail(ctx, item.Shard, &hits[i], end); err != nil {
-				return item, err
-			}
+		hit := &hits[i]
+		index, _ := c.target(hit)
+		if err := c.account(ctx, &item, end, failedID(c.job.Name, c.job.Source, hit.ID), Failure{
+			ID: hit.ID, Routing: hit.Routing, Target: index, Version: hit.Version, Status: end.status, Type: end.kind, Shard: item.Shard, SeqNo: hit.SeqNo,
+		}); err != nil {
+			return item, err
 		}
 	}
 	return item, nil
+}
+
+// account counts how a write of an item has ended. Of one that failed it keeps
+// what is needed to try it again, under an id of its own.
+func (c *copyRun) account(ctx context.Context, item *Item, end outcome, id string, f Failure) error {
+	switch end.ending {
+	case written:
+		item.Written++
+	case superseded:
+		item.Superseded++
+	default:
+		item.Failed++
+		return c.fail(ctx, id, f)
+	}
+	return nil
 }
 
 // copyHits writes documents to their partitions, each at its own version.
@@ -390,6 +434,18 @@ func (c *copyRun) copyHits(ctx context.Context, hits []elastic.Hit) ([]outcome, 
 		})
 		at = append(at, i)
 	}
+	results, err := c.send(ctx, actions)
+	if err != nil {
+		return nil, err
+	}
+	for i, end := range results {
+		ends[at[i]] = end
+	}
+	return ends, nil
+}
+
+// send carries writes out and says how each has ended.
+func (c *copyRun) send(ctx context.Context, actions []bulk.Action) ([]outcome, error) {
 	// Requests to few indices at a time: those of one partition follow each other.
 	order := make([]int, len(actions))
 	for i := range order {
@@ -407,8 +463,9 @@ func (c *copyRun) copyHits(ctx context.Context, hits []elastic.Hit) ([]outcome, 
 	if err != nil {
 		return nil, err
 	}
+	ends := make([]outcome, len(actions))
 	for i, from := range order {
-		ends[at[from]] = results[i]
+		ends[from] = results[i]
 	}
 	return ends, nil
 }
@@ -437,11 +494,8 @@ func (c *copyRun) target(hit *elastic.Hit) (index, why string) {
 
 // fail keeps what is needed to try a document again. Its bytes stay where they
 // are, in the source.
-func (c *copyRun) fail(ctx context.Context, shard int, hit *elastic.Hit, end outcome) error {
-	index, _ := c.target(hit)
-	err := c.m.store.control.Create(ctx, failedID(c.job.Name, c.job.Source, hit.ID), Failure{
-		ID: hit.ID, Routing: hit.Routing, Target: index, Version: hit.Version, Status: end.status, Type: end.kind, Shard: shard, SeqNo: hit.SeqNo,
-	})
+func (c *copyRun) fail(ctx context.Context, id string, f Failure) error {
+	err := c.m.store.control.Create(ctx, id, f)
 	if errors.Is(err, elastic.ErrConflict) {
 		return nil // by an earlier try at this page
 	}
@@ -454,7 +508,7 @@ func (c *copyRun) fail(ctx context.Context, shard int, hit *elastic.Hit, end out
 	c.mu.Unlock()
 	if tooMany {
 		_, err = c.m.store.change(ctx, c.job.Name, func(j *Job) error {
-			j.Paused = fmt.Sprintf("%d documents failed, the last with %s: see sluice migrate status --job %s --failed", mostFailed, end.kind, j.Name)
+			j.Paused = fmt.Sprintf("%d documents failed, the last with %s: see sluice migrate status --job %s --failed", mostFailed, f.Type, j.Name)
 			return nil
 		})
 	}
@@ -524,14 +578,17 @@ func (c *copyRun) prove(ctx context.Context) error {
 		return err
 	}
 	seen := int64(0)
-	shards := make([]int64, len(c.job.Backfill.MaxSeqNo))
+	shards := make([]int64, len(c.job.Backfill.MaxSeqNo)) // of the index; a log was read to its end
+	if c.job.Backfill.Log != nil {
+		shards = nil
+	}
 	for n := c.job.Backfill.First; n < c.job.Backfill.First+c.job.Backfill.Count; n++ {
 		item := items[n]
 		if item == nil || !item.Done || !item.balanced() {
 			return stuckf("item %d of the copy is not proven: run it again", n)
 		}
 		seen += item.Seen
-		if c.job.Backfill.PIT == "" {
+		if c.job.Backfill.PIT == "" && c.job.Backfill.Log == nil {
 			shards[item.Shard] += item.Seen
 		}
 	}
@@ -543,6 +600,9 @@ func (c *copyRun) prove(ctx context.Context) error {
 		if missed > 0 {
 			return stuckf("shard %d of %s holds %d documents that the copy has not seen: cancel the job and report this", shard, c.job.Source, missed)
 		}
+	}
+	if err := c.job.Backfill.readInTime(time.Now()); err != nil {
+		return err
 	}
 	if err := c.retryFailed(ctx); err != nil {
 		return err
@@ -593,6 +653,9 @@ func (c *copyRun) retryFailed(ctx context.Context) error {
 // solve copies a failed document as it is now. One that is gone, or was written
 // since the fence, needs no copy.
 func (c *copyRun) solve(ctx context.Context, f *Failure) (bool, error) {
+	if c.job.Backfill.Log != nil {
+		return c.solveRecord(ctx, f)
+	}
 	docs, err := c.m.Cluster.GetMany(ctx, []elastic.DocID{{Index: c.job.Source, ID: f.ID, Routing: f.Routing}})
 	if err != nil {
 		return false, err

@@ -41,6 +41,8 @@ type Job struct {
 	Plan   string `json:"plan"`   // hash of the plan
 	// Customer says where documents name their customer, see ParseCustomers.
 	Customer string `json:"customer"`
+	// From is where the copy comes from; "": the legacy index.
+	From From `json:"from,omitempty"`
 	// Round counts how often the new side was made: detach makes it anew under
 	// other names, since a late write may soil the old ones.
 	Round   int      `json:"round"`
@@ -105,11 +107,15 @@ type Backfill struct {
 	MaxSeqNo []int64 `json:"max_seq_no,omitempty"`
 	// PIT is the point in time that is read where shards cannot be addressed.
 	PIT string `json:"pit,omitempty"`
+	// Log is what is read of the topics in place of the legacy index; nil: the
+	// index is. Began is when.
+	Log   []LogPart `json:"log,omitempty"`
+	Began time.Time `json:"began,omitzero"`
 	// First and Count are the numbers of the items. A new first one leaves all
 	// earlier items behind.
 	First  int   `json:"first"`
 	Count  int   `json:"count"`
-	Total  int64 `json:"total"`  // documents of the source when it began, for the percentage
+	Total  int64 `json:"total"`  // documents of the source when it began, or offsets of the log, for the percentage
 	Copied int64 `json:"copied"` // seen, once it has ended
 }
 
@@ -127,12 +133,12 @@ type Done struct {
 // Item is the control document `item:<job>:<n>`: a part of the copy.
 type Item struct {
 	Number int `json:"n"`
-	// Shard and the sequence numbers above After up to To; or a slice of a point
-	// in time.
+	// Shard and the sequence numbers above After up to To; or a part of the log
+	// and offsets; or a slice of a point in time.
 	Shard int   `json:"shard"`
 	After int64 `json:"after"`
 	To    int64 `json:"to"`
-	// Cursor is the last sequence number that is copied; of a point in time the
+	// Cursor is the last sequence number or offset that is copied; of a point in time the
 	// sort values of the last document.
 	Cursor int64  `json:"cursor"`
 	Search string `json:"search_after,omitempty"`
@@ -141,14 +147,23 @@ type Item struct {
 	Written    int64 `json:"written"`
 	Superseded int64 `json:"superseded"` // something newer was there already
 	Failed     int64 `json:"failed"`
+	Ignored    int64 `json:"ignored,omitempty"` // records that the new side gets nothing of
 	Done       bool  `json:"done"`
 }
 
 // balanced says whether every document that was seen ended in one way.
-func (i *Item) balanced() bool { return i.Seen == i.Written+i.Superseded+i.Failed }
+func (i *Item) balanced() bool { return i.Seen == i.Written+i.Superseded+i.Failed+i.Ignored }
 
-// Failure is the control document `failed:<job>:<hash>`: a document that could
-// not be copied. Its bytes stay in the source.
+// reached is how much of an item is done, in the unit of Total.
+func (b *Backfill) reached(i *Item) int64 {
+	if b.Log != nil {
+		return i.Cursor - i.After
+	}
+	return i.Seen
+}
+
+// Failure is the control document `failed:<job>:<hash>`: a document or record
+// that could not be copied. Its bytes stay in the source.
 type Failure struct {
 	ID      string `json:"id"`
 	Routing string `json:"routing,omitempty"`
@@ -157,7 +172,7 @@ type Failure struct {
 	Status  int    `json:"status"`
 	Type    string `json:"type"`
 	Shard   int    `json:"shard"`
-	SeqNo   int64  `json:"seq_no"`
+	SeqNo   int64  `json:"seq_no"` // or the record's offset
 }
 
 // Event is the control document `event:<job>:<seq>`: one line of the audit log.

@@ -78,6 +78,10 @@ func forward(ctx context.Context, m *Manager, p Plan) (over bool, err error) {
 	case Planned:
 		_, err = m.Create(ctx, request(), p)
 	case Created:
+		if w := m.Group.(*journal).w; w.fromLog && j.from() != FromKafka { //nolint:forcetypeassert // it is, in all tests
+			_, err = m.Source(ctx, request(), FromKafka)
+			break
+		}
 		_, err = m.DualWrite(ctx, request())
 	case Dual, Backfilling, Draining, Sweeping:
 		err = m.Work(ctx, jobName, nil)
@@ -139,14 +143,16 @@ func detaching(ctx context.Context, m *Manager) error {
 // the one that nobody was killed on the way to.
 func TestKilledAtEachWrite(t *testing.T) {
 	for _, c := range []struct {
-		name string
-		step func(context.Context, *Manager, Plan) (bool, error)
-		end  State
+		name    string
+		step    func(context.Context, *Manager, Plan) (bool, error)
+		end     State
+		fromLog bool
 	}{
-		{"forward", forward, Dropped},
-		{"cancel when synced", backward(Synced, cancelling, Cancelled), Cancelled},
-		{"cancel when created", backward(Created, cancelling, Cancelled), Cancelled},
-		{"detach when dual", backward(Dual, detaching, Created), Created},
+		{"forward", forward, Dropped, false},
+		{"forward from the log", forward, Dropped, true},
+		{"cancel when synced", backward(Synced, cancelling, Cancelled), Cancelled, false},
+		{"cancel when created", backward(Created, cancelling, Cancelled), Cancelled, false},
+		{"detach when dual", backward(Dual, detaching, Created), Created, false},
 	} {
 		for _, after := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/carried out %t", c.name, after), func(t *testing.T) {
@@ -154,7 +160,10 @@ func TestKilledAtEachWrite(t *testing.T) {
 				finished := false
 				for n := 1; !finished && !t.Failed(); n += stride {
 					t.Run(fmt.Sprint(n), func(t *testing.T) {
-						inBubble(t, func(w *world) { finished = w.killAt(n, after, c.step, c.end) })
+						inBubble(t, func(w *world) {
+							w.fromLog = c.fromLog
+							finished = w.killAt(n, after, c.step, c.end)
+						})
 					})
 				}
 			})
@@ -164,7 +173,11 @@ func TestKilledAtEachWrite(t *testing.T) {
 
 // killAt says whether the first process came to the end before its n-th write.
 func (w *world) killAt(n int, after bool, step func(context.Context, *Manager, Plan) (bool, error), end State) bool {
-	w.seed(60, 5)
+	if w.fromLog {
+		w.fill(60, 5)
+	} else {
+		w.seed(60, 5)
+	}
 	p := w.plan(2)
 	live, stop := context.WithCancel(w.Context())
 	done := make(chan struct{})
@@ -238,6 +251,9 @@ func (w *world) walk(ctx context.Context, m *Manager, p Plan, step func(context.
 func (w *world) fold() map[string]stored {
 	docs := map[string]stored{}
 	for i := range 60 {
+		if w.fromLog {
+			break
+		}
 		docs[fmt.Sprintf("d%d", i)] = stored{1, fmt.Sprintf(`{"customer":"c%d","n":%d}`, i%5, -i)}
 	}
 	for p := range w.log.entries {

@@ -49,6 +49,8 @@ type Config struct {
 	Control *elastic.Control
 	Tables  *partition.Store
 	Group   Group
+	// Records are the topics, for jobs that copy from them; nil: none can.
+	Records Log
 	// Stream is the routing table's name.
 	Stream   string
 	Versions Versions

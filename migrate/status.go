@@ -20,6 +20,7 @@ type Status struct {
 	Written  int64          `json:"written"`
 	Newer    int64          `json:"superseded"`
 	Failed   int64          `json:"failed"`
+	Reached  int64          `json:"reached"` // of Backfill.Total
 	Items    int            `json:"items_done"`
 	Epoch    int64          `json:"epoch"`
 	Mode     partition.Mode `json:"write"`
@@ -53,6 +54,7 @@ func (m *Manager) Status(ctx context.Context, name string) (*Status, error) {
 	}
 	for _, item := range items {
 		s.Seen, s.Written, s.Newer, s.Failed = s.Seen+item.Seen, s.Written+item.Written, s.Newer+item.Superseded, s.Failed+item.Failed
+		s.Reached += j.Backfill.reached(item)
 		if item.Done {
 			s.Items++
 		}
@@ -100,7 +102,7 @@ func (s *Status) Share() float64 {
 	case s.Backfill.Count == 0:
 		return 0
 	case s.State == Backfilling && s.Backfill.Total > 0:
-		return min(0.999, float64(s.Seen)/float64(s.Backfill.Total))
+		return min(0.999, float64(s.Reached)/float64(s.Backfill.Total))
 	}
 	return 1
 }
@@ -110,14 +112,18 @@ func (s *Status) Line() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s %s", s.Name, s.State)
 	if s.Backfill.Count > 0 {
-		fmt.Fprintf(&b, " %.1f%% %s/%s docs", 100*s.Share(), amount(float64(s.Seen)), amount(float64(s.Backfill.Total)))
+		unit := "docs"
+		if s.Backfill.Log != nil {
+			unit = "offsets"
+		}
+		fmt.Fprintf(&b, " %.1f%% %s/%s %s", 100*s.Share(), amount(float64(s.Reached)), amount(float64(s.Backfill.Total)), unit)
 	}
 	if s.Failed > 0 {
 		fmt.Fprintf(&b, " %d failed", s.Failed)
 	}
 	if s.State == Backfilling {
 		fmt.Fprintf(&b, " %s/s", amount(s.Progress.Rate))
-		if left := s.Backfill.Total - s.Seen; left > 0 && s.Progress.Rate > 0 {
+		if left := s.Backfill.Total - s.Reached; left > 0 && s.Progress.Rate > 0 {
 			fmt.Fprintf(&b, " eta %s", eta(time.Duration(float64(left)/s.Progress.Rate*float64(time.Second))))
 		}
 		fmt.Fprintf(&b, " conc %d/%d", s.Progress.Concurrency, s.Throttle.Concurrency)

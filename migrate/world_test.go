@@ -40,6 +40,7 @@ type world struct {
 	log     *journal
 	m       *Manager
 	told    []string
+	fromLog bool // all that the source holds comes from the log
 }
 
 // inBubble runs a test in virtual time.
@@ -74,7 +75,7 @@ func (w *world) manager(owner string, through http.RoundTripper) *Manager {
 	}
 	control := client.Control(".sluice-control")
 	return New(Config{
-		Cluster: client, Control: control, Tables: partition.NewStore(control), Group: w.log, Stream: stream, Owner: owner,
+		Cluster: client, Control: control, Tables: partition.NewStore(control), Group: w.log, Records: w.log, Stream: stream, Owner: owner,
 		Versions:     Versions{Ours: func(v int64) bool { return v >= epochs }},
 		MaxStaleness: time.Second, Period: 3 * time.Second, Poll: 200 * time.Millisecond,
 	})
@@ -203,6 +204,7 @@ type journal struct {
 	lag       string  // "": not behind
 	parked    string  // what is parked; "": nothing
 	frozen    [sourcePartitions]bool
+	log       logState
 	routers   map[int64]*partition.Router // by epoch
 }
 

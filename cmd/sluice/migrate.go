@@ -98,11 +98,10 @@ func (f *migrateFlags) manager(cmd *cobra.Command) (*migration, error) {
 		s.close(cmd.Context())
 		return nil, &exit{exitBadConfig, err}
 	}
-	return &migration{
-		servers: s, flags: f, out: cmd.OutOrStdout(), progress: newProgress(cmd.ErrOrStderr()),
-		Manager: app.NewMigrations(s.cfg, s.mapper, s.elastic,
-			app.Group{Config: s.cfg, Kafka: s.kafka, Control: s.control, Replaying: s.replaying}, fmt.Sprintf("%s/%d", actor(), os.Getpid()), log),
-	}, nil
+	manager := app.NewMigrations(s.cfg, s.mapper, s.elastic,
+		app.Group{Config: s.cfg, Kafka: s.kafka, Control: s.control, Replaying: s.replaying}, fmt.Sprintf("%s/%d", actor(), os.Getpid()), log)
+	manager.Records = records{s}
+	return &migration{servers: s, Manager: manager, flags: f, out: cmd.OutOrStdout(), progress: newProgress(cmd.ErrOrStderr())}, nil
 }
 
 func (m *migration) close(ctx context.Context) {
@@ -375,6 +374,7 @@ committed under the new epoch, which status shows as the fence.`,
 func newMigrateBackfill() *cobra.Command {
 	var flags migrateFlags
 	var waive []string
+	var from copyFrom
 	cmd := flags.verb("backfill", "Copies what was there before, up to SYNCED",
 		`Copies the documents from before the fence, shuts late copies out, makes deletes
 real again and removes the tombstones. It may be killed and repeated at any
@@ -382,10 +382,33 @@ time; several may run, one works and the others stand by.
 
 Exit code 75 says that the fence has not passed yet.`,
 		func(ctx context.Context, m *migration) (migrate.Result, error) {
+			if result, over, err := from.choose(ctx, m); over || err != nil {
+				return result, err
+			}
 			return m.Backfill(ctx, flags.request(listed("--waive", waive)...), waive, m.watch(ctx))
 		})
+	from.add(cmd)
 	cmd.Flags().StringArrayVar(&waive, "waive", nil, "id of a document that could not be copied and may be missing; * is all; repeatable")
 	return cmd
+}
+
+// copyFrom is the flag --source.
+type copyFrom struct{ name string }
+
+func (f *copyFrom) add(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.name, "source", "", "what the copy reads: index, or kafka where the topics hold everything (default: what was named before, else index)")
+}
+
+// choose notes it in the job. over says that the verb ends here.
+func (f *copyFrom) choose(ctx context.Context, m *migration) (result migrate.Result, over bool, err error) {
+	switch from := migrate.From(f.name); from {
+	case "":
+		return result, false, nil
+	case migrate.FromIndex, migrate.FromKafka:
+		result, err = m.Source(ctx, m.flags.request("--source", f.name), from)
+		return result, m.flags.dryRun && len(result.Refusals) > 0, err
+	}
+	return result, true, &exit{exitUsage, fmt.Errorf("--source %s: want index or kafka", f.name)}
 }
 
 // watch returns what tells of waiting, and shows the job's status line beside.
@@ -400,12 +423,22 @@ func (m *migration) watch(ctx context.Context) func(string) {
 
 func newMigrateRun() *cobra.Command {
 	var flags migrateFlags
-	return flags.verb("run", "Walks a job to SYNCED: dual-write, backfill, verify",
+	var from copyFrom
+	cmd := flags.verb("run", "Walks a job to SYNCED: dual-write, backfill, verify",
 		`Walks a job from CREATED to SYNCED and verifies it. It waits for the fences by
-itself, may be killed and repeated at any time, and several may run.`,
+itself, may be killed and repeated at any time, and several may run.
+
+With --source kafka it does not copy the old index but reads the topics again,
+from their beginning to the fence, and writes what the consumers write. It is
+refused where the topics do not hold all that the index holds.`,
 		func(ctx context.Context, m *migration) (migrate.Result, error) {
+			if result, over, err := from.choose(ctx, m); over || err != nil {
+				return result, err
+			}
 			return m.run(ctx)
 		})
+	from.add(cmd)
+	return cmd
 }
 
 func (m *migration) run(ctx context.Context) (migrate.Result, error) {
