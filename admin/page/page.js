@@ -210,9 +210,10 @@ function show(live, at) {
   ], live.topics, "none of this replica's: it holds no partition");
 
   byId("customers-section").hidden = !live.customers?.length;
-  table("customers", "customers by bytes", [
+  table("customers", "customers by bytes in the last minutes", [
     { title: "customer", value: (c) => c.customer, long: true },
-    { title: "since the start", value: (c) => bytes(c.bytes), number: true },
+    { title: "bytes/s", value: (c) => bytes(c.bytes_per_second), number: true },
+    { title: "share", value: (c) => (100 * c.share).toFixed(1) + " %", number: true },
   ], live.customers ?? []);
   const letters = Object.entries(live.dead_letters?.reasons ?? {}).sort((a, b) => b[1] - a[1]);
   byId("letters-section").hidden = letters.length === 0;

@@ -86,6 +86,7 @@ func busy(partitions, held int) *replica {
 		"indexer":       map[string]any{"indexers": 2, "requests_in_flight": 5, "requests_limit": 12, "bytes": 1 << 20, "throttled": false},
 		"elasticsearch": map[string]any{"available": true},
 		"dead_letters":  map[string]any{"waiting": 0, "bytes": 0, "reasons": map[string]any{"mapper_parsing_exception": 41, hostile: 1}},
+		"customers":     []map[string]any{{"customer": hostile, "bytes_per_second": 3 << 20, "share": 0.625}, {"customer": "acme", "bytes_per_second": 512, "share": 0.125}},
 		"held":          targets, "held_count": held,
 		"halted":       []map[string]any{{"topic": "events", "partition": 3, "offset": 4003, "kind": "rejected_record", "reason": hostile, "since": since}},
 		"halted_count": 1, "partitions": partitions, "partitions_halted": 1, "partitions_waiting": 0, "lag": 1_234_000, "lag_unknown": 0, "lag_seconds": 61.5, "records": ledger,
@@ -215,7 +216,8 @@ func TestPageShowsWhatItIsTold(t *testing.T) {
 		"flow-indexers": {"2"}, "flow-requests": {"5 of 12 requests"}, "flow-letters": {"42"},
 		"halted": {"events/3", "4,003", "rejected_record", hostile, "sluice skip events/3/4003"},
 		"held":   {hostile, "cluster_block_exception", "5.0 MiB", "events-0002"},
-		"topics": {hostile, "1,234,000", "1 min 2 s", "1 halted"}, "letters": {"mapper_parsing_exception", "41", hostile}, "who": {"1.2.3, group " + hostile},
+		"topics": {hostile, "1,234,000", "1 min 2 s", "1 halted"}, "letters": {"mapper_parsing_exception", "41", hostile}, "customers": {hostile, "3.0 MiB", "62.5 %", "acme", "512 B"},
+		"who": {"1.2.3, group " + hostile},
 	} {
 		got := b.text(id)
 		for _, w := range want {
@@ -258,6 +260,36 @@ func TestPageShowsWhatItIsTold(t *testing.T) {
 	b.run(chromedp.Click("#partitions-details summary"), chromedp.WaitVisible("#partitions table"))
 	if rows := eval[int](b, `document.querySelectorAll("#partitions tbody tr").length`); rows != 12 || !strings.Contains(b.text("partitions"), "halted: rejected_record") {
 		t.Errorf("%d partitions are shown:\n%s", rows, b.text("partitions"))
+	}
+	b.silent()
+}
+
+// migrations are an admin.Jobs with a hostile name.
+type migrations struct{}
+
+func (migrations) Jobs(context.Context) (any, error) {
+	return []map[string]any{{"name": hostile, "state": "BACKFILLING", "line": "j7 BACKFILLING 61.2% " + hostile}}, nil
+}
+
+func (migrations) Job(context.Context, string) (any, error) { return nil, admin.ErrNoJob }
+
+// Migrations are shown as /v1/jobs tells of them.
+func TestPageShowsMigrations(t *testing.T) {
+	s, err := admin.Listen(admin.Config{Address: "127.0.0.1:0"}, admin.Options{Process: busy(1, 1), Jobs: migrations{}, Metrics: prometheus.NewRegistry(), Log: zerolog.Nop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := s.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	}()
+	b := open(t, s.URL())
+	b.run(chromedp.WaitVisible("#jobs table"))
+	for _, want := range []string{hostile, "BACKFILLING", "61.2%"} {
+		if got := b.text("jobs"); !strings.Contains(got, want) {
+			t.Errorf("the migrations are %q, want %q", got, want)
+		}
 	}
 	b.silent()
 }

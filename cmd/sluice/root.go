@@ -90,7 +90,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 75 try again later,
 		// Completions need a shell's own set-up, and would be listed as a verb.
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
 	}
-	root.AddCommand(newRun(), newDemo(), newValidate(), newInit(), newVersion(), newGeneration(), newSkip(), newReset(), newDeadLetter(), newParked(), newTarget(), newStatus(), newPurge(), newDryRun(), newLag(), newExplain(), newMigrate(), newRoutes())
+	root.AddCommand(newRun(), newDemo(), newValidate(), newInit(), newVersion(), newGeneration(), newSkip(), newReset(), newDeadLetter(), newParked(), newTarget(), newStatus(), newTop(), newPurge(), newDryRun(), newLag(), newExplain(), newMigrate(), newRoutes())
 	return root
 }
 

@@ -1,22 +1,27 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"github.com/twmb/franz-go/pkg/kadm"
 
 	"github.com/sluicehq/sluice/admin"
 	"github.com/sluicehq/sluice/cmd/sluice/internal/app"
+	"github.com/sluicehq/sluice/cmd/sluice/internal/heavy"
 	"github.com/sluicehq/sluice/config"
 	"github.com/sluicehq/sluice/consumer"
 )
@@ -58,6 +63,7 @@ Exit code 1: a replica could not be asked, or records do not flow everywhere.`,
 			}
 			all := askStatus(ctx, client)
 			sum := summarise(before, all, interval)
+			sum.Jobs = askJobs(ctx, client)
 			if known {
 				sum.Members = countMembers(ctx, cfg)
 			}
@@ -126,22 +132,149 @@ type statusSum struct {
 	Lag         int64                   `json:"lag"`         // offsets
 	LagUnknown  int                     `json:"lag_unknown"` // partitions whose lag is not known yet
 	LagSeconds  float64                 `json:"lag_seconds"` // the largest
+	ReadRate    float64                 `json:"read_rate"`   // records that are taken from Kafka, a second
 	Rate        float64                 `json:"rate"`        // records that end, a second
 	ETASeconds  float64                 `json:"eta_seconds"` // until the lag is 0, if it goes on falling like this; -1: it does not fall
 	Records     consumer.LedgerStatus   `json:"records"`
 	Memory      app.MemoryStatus        `json:"memory"`
 	Indexer     app.IndexerStatus       `json:"indexer"`
 	DeadLetters int                     `json:"dead_letters_waiting"`
+	Reasons     map[string]uint64       `json:"dead_letters_by_reason"` // acknowledged ones, since the replicas started
+	Topics      []topicStatus           `json:"topics"`                 // by name
+	Customers   []heavy.Share           `json:"customers,omitempty"`    // with the most bytes in the last minutes
+	Jobs        []jobLine               `json:"jobs,omitempty"`
 	Parked      []string                `json:"parked_targets,omitempty"` // sorted
 	Held        []heldTarget            `json:"held_targets"`
 	Halted      []admin.HaltedPartition `json:"halted_partitions"`
 	Replicas    []replicaStatus         `json:"replicas"`
 }
 
+// topicStatus is what the partitions of a topic do that the replicas hold.
+type topicStatus struct {
+	Topic      string  `json:"topic"`
+	Partitions int     `json:"partitions"`
+	Halted     int     `json:"partitions_halted"`
+	Paused     int     `json:"partitions_paused"` // paused, or waiting for something
+	Lag        int64   `json:"lag"`               // offsets
+	LagUnknown int     `json:"lag_unknown"`       // partitions whose lag is not known yet
+	LagSeconds float64 `json:"lag_seconds"`       // the largest
+	Rate       float64 `json:"rate"`              // records that end, a second
+	ETASeconds float64 `json:"eta_seconds"`       // as that of all
+}
+
+// jobLine is a migration.
+type jobLine struct {
+	Name  string `json:"name"`
+	State string `json:"state"`
+	Line  string `json:"line"` // all of it
+}
+
+// topicSum is what a topic's lag and records were at one moment.
+type topicSum struct {
+	lag   int64
+	ended uint64
+}
+
+// byTopic adds up the partitions of each topic.
+func byTopic(replicas []replicaStatus) map[string]topicSum {
+	sums := map[string]topicSum{}
+	for _, r := range replicas {
+		for _, p := range r.Status.Consumer.Partitions {
+			t := sums[p.Topic]
+			t.lag += max(0, p.Lag)
+			t.ended += ended(p.Ledger)
+			sums[p.Topic] = t
+		}
+	}
+	return sums
+}
+
+// eta is for how long a lag lasts that falls like this; -1: it does not fall.
+func eta(before, now int64, seconds float64) float64 {
+	switch {
+	case now == 0:
+		return 0
+	case before <= now:
+		return -1
+	}
+	return float64(now) * seconds / float64(before-now)
+}
+
+// topics returns what each topic's partitions do.
+func topics(before, now []replicaStatus, seconds float64) []topicStatus {
+	earlier, later := byTopic(before), byTopic(now)
+	by := map[string]*topicStatus{}
+	for _, r := range now {
+		for _, p := range r.Status.Consumer.Partitions {
+			t := by[p.Topic]
+			if t == nil {
+				was, is := earlier[p.Topic], later[p.Topic]
+				t = &topicStatus{Topic: p.Topic, Rate: max(0, float64(is.ended)-float64(was.ended)) / seconds, ETASeconds: eta(was.lag, is.lag, seconds)}
+				by[p.Topic] = t
+			}
+			t.Partitions++
+			switch p.State {
+			case consumer.StateRunning:
+			case consumer.StateHalted:
+				t.Halted++
+			default:
+				t.Paused++
+			}
+			if p.Lag < 0 {
+				t.LagUnknown++
+			} else {
+				t.Lag += p.Lag
+			}
+			t.LagSeconds = max(t.LagSeconds, p.LagSeconds)
+		}
+	}
+	all := make([]topicStatus, 0, len(by))
+	for _, name := range slices.Sorted(maps.Keys(by)) {
+		all = append(all, *by[name])
+	}
+	return all
+}
+
+// mostCustomers is how many customers are shown.
+const mostCustomers = 20
+
+// customers adds up what replicas say of their customers. One that is not among a
+// replica's largest counts there as nothing.
+func customers(replicas []replicaStatus) []heavy.Share {
+	rates, total := map[string]float64{}, 0.0
+	for _, r := range replicas {
+		for i, c := range r.Status.Customers {
+			rates[c.Customer] += c.BytesPerSecond
+			if i == 0 && c.Share > 0 {
+				total += c.BytesPerSecond / c.Share
+			}
+		}
+	}
+	all := make([]heavy.Share, 0, len(rates))
+	for customer, rate := range rates {
+		all = append(all, heavy.Share{Customer: customer, BytesPerSecond: rate, Share: rate / total})
+	}
+	slices.SortFunc(all, func(a, b heavy.Share) int {
+		return cmp.Or(cmp.Compare(b.BytesPerSecond, a.BytesPerSecond), cmp.Compare(a.Customer, b.Customer))
+	})
+	return all[:min(len(all), mostCustomers)]
+}
+
+// askJobs returns the migrations, of which every replica of a routed stream
+// knows. nil: the stream is not routed, or none answers.
+func askJobs(ctx context.Context, client *adminClient) (jobs []jobLine) {
+	for _, url := range client.urls {
+		if client.call(ctx, url, http.MethodGet, "/v1/jobs", nil, &jobs) == nil {
+			return jobs
+		}
+	}
+	return nil
+}
+
 // summarise adds up what replicas say; before is what they said an interval
 // ago.
 func summarise(before, now []replicaStatus, interval time.Duration) *statusSum {
-	s := &statusSum{Members: -1, Halted: []admin.HaltedPartition{}, Replicas: now}
+	s := &statusSum{Members: -1, Halted: []admin.HaltedPartition{}, Reasons: map[string]uint64{}, Replicas: now}
 	healths := map[string]admin.Health{}
 	members := map[string]bool{}
 	for _, r := range now {
@@ -166,6 +299,9 @@ func summarise(before, now []replicaStatus, interval time.Duration) *statusSum {
 		s.Indexer.Throttled = s.Indexer.Throttled || x.Throttled
 		if d := r.Status.DeadLetters; d != nil {
 			s.DeadLetters += d.Waiting
+			for reason, n := range d.Reasons {
+				s.Reasons[reason] += n
+			}
 		}
 		for _, p := range c.Partitions {
 			s.Partitions++
@@ -195,13 +331,10 @@ func summarise(before, now []replicaStatus, interval time.Duration) *statusSum {
 		}
 	}
 	seconds := interval.Seconds()
+	s.ReadRate = max(0, float64(s.Records.Consumed)-float64(earlier.Consumed)) / seconds
 	s.Rate = max(0, float64(ended(s.Records))-float64(ended(earlier))) / seconds
-	s.ETASeconds = -1
-	if falling := float64(lagBefore-s.Lag) / seconds; s.Lag == 0 {
-		s.ETASeconds = 0
-	} else if falling > 0 {
-		s.ETASeconds = float64(s.Lag) / falling
-	}
+	s.ETASeconds = eta(lagBefore, s.Lag, seconds)
+	s.Topics, s.Customers = topics(before, now, seconds), customers(now)
 	return s
 }
 
@@ -287,16 +420,55 @@ func (s *statusSum) show(out io.Writer) {
 		fmt.Fprintln(out, "\nheld targets")
 		showHeld(out, s.Held)
 	}
+	if len(s.Reasons) > 0 {
+		fmt.Fprintln(out, "\ndead letters by reason, since the replicas started")
+		table = tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+		for _, reason := range s.reasons() {
+			fmt.Fprintf(table, "%s\t%d\n", plain(reason), s.Reasons[reason])
+		}
+		_ = table.Flush()
+	}
+	if len(s.Customers) > 0 {
+		fmt.Fprintln(out, "\ncustomers with the most bytes in the last minutes")
+		table = tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+		fmt.Fprintln(table, "CUSTOMER\tBYTES/S\tSHARE")
+		for _, c := range s.Customers {
+			fmt.Fprintf(table, "%s\t%s\t%.1f%%\n", plain(c.Customer), bytesText(int64(c.BytesPerSecond)), 100*c.Share)
+		}
+		_ = table.Flush()
+	}
+	if len(s.Jobs) > 0 {
+		fmt.Fprintln(out, "\nmigrations")
+		for _, j := range s.Jobs {
+			fmt.Fprintln(out, oneLine(j.Line))
+		}
+	}
 	if len(s.Halted) > 0 {
 		fmt.Fprintln(out, "\nhalted partitions")
 		slices.SortFunc(s.Halted, func(a, b admin.HaltedPartition) int { return a.Since.Compare(b.Since) })
 		table = tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 		fmt.Fprintln(table, "PARTITION\tAT\tKIND\tSINCE\tWHY")
 		for _, h := range s.Halted {
-			fmt.Fprintf(table, "%s/%d\t%d\t%s\t%s\t%s\n", h.Topic, h.Partition, h.Offset, h.Kind, ago(h.Since), oneLine(h.Reason))
+			fmt.Fprintf(table, "%s/%d\t%d\t%s\t%s\t%s\n", plain(h.Topic), h.Partition, h.Offset, h.Kind, ago(h.Since), oneLine(h.Reason))
 		}
 		_ = table.Flush()
 	}
 }
 
-func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
+// reasons are those of the dead letters, the most frequent first.
+func (s *statusSum) reasons() []string {
+	return slices.SortedFunc(maps.Keys(s.Reasons), func(a, b string) int {
+		return cmp.Or(cmp.Compare(s.Reasons[b], s.Reasons[a]), cmp.Compare(a, b))
+	})
+}
+
+func oneLine(text string) string { return plain(strings.Join(strings.Fields(text), " ")) }
+
+// plain is a text that a terminal shows and does not obey: names of customers are
+// whatever somebody sent.
+func plain(text string) string {
+	if utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool { return !strconv.IsPrint(r) }) {
+		return text
+	}
+	return strconv.Quote(text)
+}

@@ -71,7 +71,7 @@ func showHeld(out io.Writer, targets []heldTarget) {
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "TARGET\tREASON\tSINCE\tWAITING\tREPLICAS")
 	for _, t := range targets {
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%d\n", t.Target, t.Reason, ago(t.Since), bytesText(t.Bytes), len(t.Replicas))
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%d\n", plain(t.Target), plain(t.Reason), ago(t.Since), bytesText(t.Bytes), len(t.Replicas))
 	}
 	_ = table.Flush() // as good as the writes to out
 }

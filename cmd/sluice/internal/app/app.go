@@ -20,6 +20,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/sluicehq/sluice/admin"
+	"github.com/sluicehq/sluice/cmd/sluice/internal/heavy"
 	"github.com/sluicehq/sluice/config"
 	"github.com/sluicehq/sluice/consumer"
 	"github.com/sluicehq/sluice/deadletter"
@@ -49,19 +50,20 @@ type App struct {
 	log     zerolog.Logger
 	metrics *prometheus.Registry
 
-	budget   *memory.Budget
-	goLimit  int64
-	elastic  *elastic.Client
-	link     *link
-	control  *elastic.Control
-	mapper   *document.Mapper
-	routing  *Routing    // nil: the stream is not routed by customer
-	jobs     *jobMetrics // nil with routing
-	indexer  *indexer.Indexer
-	letters  Letters               // nil: no place for dead letters is configured
-	parked   *deadletter.ParkedLog // nil: nothing is parked
-	consumer atomic.Pointer[consumer.Consumer]
-	admin    *admin.Server // nil: admin.address is empty
+	budget    *memory.Budget
+	goLimit   int64
+	elastic   *elastic.Client
+	link      *link
+	control   *elastic.Control
+	mapper    *document.Mapper
+	routing   *Routing         // nil: the stream is not routed by customer
+	jobs      *jobMetrics      // nil with routing
+	customers *heavy.Customers // nil: no rule names a customer
+	indexer   *indexer.Indexer
+	letters   Letters               // nil: no place for dead letters is configured
+	parked    *deadletter.ParkedLog // nil: nothing is parked
+	consumer  atomic.Pointer[consumer.Consumer]
+	admin     *admin.Server // nil: admin.address is empty
 
 	version  string
 	started  time.Time
@@ -128,6 +130,7 @@ func New(cfg *config.Config, o Options) (_ *App, err error) {
 	if a.mapper, err = Mapper(cfg); err != nil {
 		return nil, err
 	}
+	a.customers = newCustomers(a.mapper)
 	kafka, err := consumer.ClientOptions(cfg.Kafka, o.Log)
 	if err != nil {
 		return nil, err
@@ -159,13 +162,13 @@ func New(cfg *config.Config, o Options) (_ *App, err error) {
 		Unordered: func() bool { return !a.ordered.Load() },
 	})
 	options := consumer.Options{
-		Rules:  func(topic string) consumer.Rules { return a.mapper.Rules(topic) },
+		Rules:  a.rules,
 		Writer: a.indexer.NewWriter(), Sink: a.indexer, Budget: a.budget,
-		Generations: &generations{control: a.control, mapper: a.mapper},
-		MaxRecord:   maxRecord, ShutdownTimeout: cfg.ShutdownTimeout, Log: o.Log, Kafka: o.Kafka,
+		Generations: &generations{control: a.control, mapper: a.mapper}, AdoptTimeout: cfg.Elasticsearch.RequestTimeout,
+		MaxRecord: maxRecord, ShutdownTimeout: cfg.ShutdownTimeout, Log: o.Log, Kafka: o.Kafka,
 	}
 	if a.routing != nil {
-		options.Routing, options.Dirty, options.AdoptTimeout = a.routing, a.routing, cfg.Elasticsearch.RequestTimeout
+		options.Routing, options.Dirty = a.routing, a.routing
 		a.jobs = &jobMetrics{jobs: a.newJobs()}
 	}
 	a.letters, err = NewLetters(cfg, Rooms{Kafka: kafka, Elastic: a.elastic, Budget: a.budget, Version: o.Version, Log: o.Log})

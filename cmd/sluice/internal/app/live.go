@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/sluicehq/sluice/admin"
+	"github.com/sluicehq/sluice/cmd/sluice/internal/heavy"
 	"github.com/sluicehq/sluice/consumer"
 	"github.com/sluicehq/sluice/procs"
 )
@@ -25,8 +26,9 @@ type Live struct {
 	GOMAXPROCS    int                     `json:"gomaxprocs"`
 	Indexer       IndexerStatus           `json:"indexer"`
 	Elasticsearch admin.Elasticsearch     `json:"elasticsearch"`
-	DeadLetters   *LiveDeadLetters        `json:"dead_letters,omitempty"`
-	Held          []admin.HeldTarget      `json:"held"` // those with the most bytes
+	DeadLetters   *DeadLettersStatus      `json:"dead_letters,omitempty"`
+	Customers     []heavy.Share           `json:"customers,omitempty"` // see Status
+	Held          []admin.HeldTarget      `json:"held"`                // those with the most bytes
 	HeldCount     int                     `json:"held_count"`
 	Halted        []admin.HaltedPartition `json:"halted"` // those that stand longest
 	HaltedCount   int                     `json:"halted_count"`
@@ -49,12 +51,6 @@ type TopicSum struct {
 type LiveTopic struct {
 	Topic string `json:"topic"`
 	TopicSum
-}
-
-// LiveDeadLetters is what the dead-letter writer is doing and has done.
-type LiveDeadLetters struct {
-	DeadLettersStatus
-	Reasons map[string]uint64 `json:"reasons"` // acknowledged letters by error type
 }
 
 // add counts a partition.
@@ -84,7 +80,7 @@ func (a *App) Live() any {
 		Memory: MemoryStatus{a.budget.Used(), a.budget.Limit()}, GOMAXPROCS: procs.Current(),
 		Indexer: indexerStatus(v.indexer), Elasticsearch: health.Elasticsearch,
 		Held: health.Held, HeldCount: len(health.Held), Halted: health.Halted, HaltedCount: len(health.Halted),
-		Topics: []LiveTopic{},
+		Customers: a.noisy(), Topics: []LiveTopic{},
 	}
 	slices.SortFunc(l.Held, func(a, b admin.HeldTarget) int {
 		return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(a.Target, b.Target))
@@ -93,7 +89,7 @@ func (a *App) Live() any {
 	slices.SortFunc(l.Halted, func(a, b admin.HaltedPartition) int { return a.Since.Compare(b.Since) })
 	l.Halted = l.Halted[:min(len(l.Halted), mostShown)]
 	if a.letters != nil {
-		l.DeadLetters = &LiveDeadLetters{*letterStatus(v.letters), v.letters.Reasons}
+		l.DeadLetters = letterStatus(v.letters)
 	}
 	for i := range c.Partitions { // by topic
 		p := &c.Partitions[i]

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sluicehq/sluice/admin"
+	"github.com/sluicehq/sluice/cmd/sluice/internal/heavy"
 	"github.com/sluicehq/sluice/consumer"
 	"github.com/sluicehq/sluice/deadletter"
 	"github.com/sluicehq/sluice/indexer"
@@ -83,6 +84,9 @@ type Status struct {
 	Routing       *RoutingStatus      `json:"routing,omitempty"`
 	Consumer      consumer.Status     `json:"consumer"`
 	Elasticsearch admin.Elasticsearch `json:"elasticsearch"`
+	// Customers are those with the most bytes in the last minutes, the largest
+	// first; none where no rule names a customer.
+	Customers []heavy.Share `json:"customers,omitempty"`
 }
 
 // MemoryStatus is the byte budget.
@@ -102,11 +106,12 @@ type IndexerStatus struct {
 	Throttled     bool  `json:"throttled"`
 }
 
-// DeadLettersStatus is what the dead-letter writer is doing.
+// DeadLettersStatus is what the dead-letter writer is doing and has done.
 type DeadLettersStatus struct {
-	Waiting int    `json:"waiting"`
-	Bytes   int64  `json:"bytes"`
-	Alarm   string `json:"alarm,omitempty"`
+	Waiting int               `json:"waiting"`
+	Bytes   int64             `json:"bytes"`
+	Alarm   string            `json:"alarm,omitempty"`
+	Reasons map[string]uint64 `json:"reasons"` // acknowledged letters by error type
 }
 
 // Status implements admin.Process.
@@ -119,7 +124,7 @@ func (a *App) Status() any {
 		Memory:     MemoryStatus{a.budget.Used(), a.budget.Limit()},
 		GOMAXPROCS: procs.Current(),
 		Indexer:    indexerStatus(v.indexer), Routing: v.routing,
-		Consumer: c, Elasticsearch: health.Elasticsearch,
+		Consumer: c, Elasticsearch: health.Elasticsearch, Customers: a.noisy(),
 	}
 	if a.letters != nil {
 		s.DeadLetters = letterStatus(v.letters)
@@ -135,7 +140,7 @@ func indexerStatus(s indexer.Status) IndexerStatus {
 }
 
 func letterStatus(s deadletter.Status) *DeadLettersStatus {
-	return &DeadLettersStatus{Waiting: s.Letters, Bytes: s.Bytes, Alarm: s.Alarm}
+	return &DeadLettersStatus{Waiting: s.Letters, Bytes: s.Bytes, Alarm: s.Alarm, Reasons: s.Reasons}
 }
 
 // Skip implements admin.Process.
