@@ -99,7 +99,9 @@ type assignment struct {
 	nearStart bool  // what is not committed is among the oldest hour of the log
 	end       int64 // log end: the last stable offset with read_committed
 
-	fetchErrors int // consecutive fetches that gave an error and no record
+	fetchErrors int    // consecutive fetches that gave an error and no record
+	denied      string // which right its fetches want, as of deniedAt; "": none
+	deniedAt    time.Time
 	retryFetch  time.Time
 }
 
@@ -149,7 +151,7 @@ func (a *assignment) enqueue(recs []*kgo.Record) (full bool, err error) {
 		next = r.Offset + 1
 	}
 	a.fetched = next
-	a.fetchErrors = 0
+	a.fetchErrors, a.denied = 0, ""
 	for part := range slices.Chunk(recs, batchRecords) {
 		b := batch{recs: part}
 		for _, r := range part {
@@ -506,6 +508,13 @@ func (a *assignment) block(seq uint64, letter *deadletter.Letter, kind string) {
 	a.wakeIfSettled()
 	a.l.mu.Unlock()
 	a.c.halt(a, &Halt{Kind: kind, Offset: b.offset, Type: letter.Type, Target: letter.Target, Since: a.c.now()})
+}
+
+// blockedOn says whether a record of a target blocks the partition for a reason.
+func (a *assignment) blockedOn(reason, target string) bool {
+	a.l.mu.Lock()
+	defer a.l.mu.Unlock()
+	return slices.ContainsFunc(a.blockers, func(b *blocker) bool { return b.letter.Type == reason && b.letter.Target == target })
 }
 
 // stop makes the partition take no more; what is queued is abandoned. settled

@@ -60,7 +60,8 @@ type Options struct {
 	// Dirty is required with Routing.
 	Dirty Dirty
 	// AdoptTimeout is how long requests on the wire are waited for when a table
-	// is adopted: the longest that one may take. 0: 20 s.
+	// is adopted, or a target's records are parked: the longest that one may
+	// take. 0: 20 s.
 	AdoptTimeout time.Duration
 	// Parking may be nil: the records of held targets wait in memory, and what
 	// was parked before stays where it is.
@@ -119,7 +120,8 @@ type Consumer struct {
 	queued        atomic.Int64   // bytes in all queues
 	parkedPending atomic.Int64   // bytes of records that wait to be parked
 	takes         chan struct{}  // has an element for each token that is being taken
-	lanes         atomic.Int64   // that run
+	results       results
+	lanes         atomic.Int64 // that run
 	// parkedTroubles counts who waits for what keeps parked records: one line in
 	// the log stands for all.
 	parkedTroubles atomic.Int64
@@ -193,6 +195,7 @@ func New(cfg Config, o Options) (*Consumer, error) {
 
 		resolveNow: make(chan struct{}, 1),
 		takes:      make(chan struct{}, parkedTakes),
+		results:    newResults(),
 	}
 	if o.Routing != nil && o.Dirty == nil {
 		return nil, errors.New("consumer: a routed stream needs somewhere to mark customers dirty")
@@ -755,6 +758,7 @@ func (c *Consumer) replace(old map[*assignment]kgo.EpochOffset) {
 		c.mu.Lock() // the resolver, which lets partitions start, sees the one or the other
 		b := c.begin(a.topic, a.id)
 		b.origin = a.origin
+		b.parking.inherit(a.parking)
 		b.l.mu.Lock()
 		said := a.said && a.epoch == b.epoch
 		b.l.mu.Unlock()

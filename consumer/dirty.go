@@ -58,6 +58,11 @@ func (a *assignment) stain(seq uint64, r *indexer.Rejection) {
 	if err != nil {
 		a.c.bug(a, err)
 	}
+	a.stainWith(seq, string(m.customer))
+}
+
+// stainWith is stain for a customer that is known.
+func (a *assignment) stainWith(seq uint64, customer string) {
 	a.l.mu.Lock()
 	defer a.l.mu.Unlock()
 	if a.over {
@@ -66,7 +71,7 @@ func (a *assignment) stain(seq uint64, r *indexer.Rejection) {
 	if a.stains == nil {
 		a.stains = make(map[uint64]string)
 	}
-	a.stains[seq] = string(m.customer)
+	a.stains[seq] = customer
 }
 
 // takeStain returns the customer that is to be marked before the record seq

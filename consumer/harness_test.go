@@ -451,6 +451,13 @@ func (s *sink) held() int {
 	return len(s.published)
 }
 
+// added is how many actions were ever added.
+func (s *sink) added() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.adds
+}
+
 func (s *sink) Add(ctx context.Context, a *indexer.Action) error {
 	s.mu.Lock()
 	for s.full {

@@ -3,6 +3,7 @@ package consumer
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -46,7 +47,8 @@ type lane struct {
 	closed  bool      // records pass by again
 	gone    bool      // what was parked is not there any more: see resume
 	stopped bool
-	batch   *replay // in hand
+	hurry   context.CancelCauseFunc // ends the wait for what is on the wire; nil: nobody waits
+	batch   *replay                 // in hand
 	trouble string
 
 	// Of the goroutine that asks Kafka at the time: it failed when it last did.
@@ -87,6 +89,8 @@ func (l *lane) push(r *kgo.Record, generation int, seq uint64, twin bool) pushed
 	switch {
 	case l.closed:
 		return laneGone
+	case l.stopped:
+		return taken // and abandoned with all else: the assignment is about to end
 	case l.p.c.parkedPending.Load() > l.p.c.parkedMost():
 		return laneFull
 	}
@@ -98,6 +102,9 @@ func (l *lane) push(r *kgo.Record, generation int, seq uint64, twin bool) pushed
 	}
 	l.pending = append(l.pending, l.own(x))
 	signal(l.more)
+	if l.hurry != nil && l.p.c.parkedPending.Load() > l.p.c.parkedMost()/2 {
+		l.hurry(errOnWire)
+	}
 	return taken
 }
 
@@ -302,7 +309,11 @@ func (l *lane) open(ctx context.Context) bool {
 	case <-ctx.Done():
 		return false
 	}
-	back, err := o.TakeBack(ctx, a, l.target)
+	back, err := l.takeBack(ctx)
+	if errors.Is(err, errOnWire) {
+		l.p.startOver(l.target)
+		<-ctx.Done()
+	}
 	if err != nil {
 		return false
 	}
@@ -330,6 +341,30 @@ func (l *lane) open(ctx context.Context) bool {
 	return true
 }
 
+// errOnWire says that what the indexer holds cannot be taken back soon.
+var errOnWire = errors.New("a request to a held target is not answered: what it carries is parked by another delivery")
+
+// takeBack takes back what the indexer holds. That waits for what is on the wire,
+// which may never be answered, while later records wait here, in memory that they
+// must not fill: the dispatcher would wait, and with it all other targets. So
+// there is an end to it, errOnWire. The partition starts over then: what is on
+// the wire counts for nothing, and all of it meets a lane that is open: see
+// parking.startOver.
+func (l *lane) takeBack(ctx context.Context) ([]indexer.TakenBack, error) {
+	ctx, hurry := context.WithCancelCause(ctx)
+	late := time.AfterFunc(l.p.c.adoptTimeout(), func() { hurry(errOnWire) })
+	defer late.Stop()
+	defer hurry(nil)
+	setHurry := func(f context.CancelCauseFunc) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.hurry = f
+	}
+	setHurry(hurry)
+	defer setHurry(nil)
+	return l.p.c.o.Parking.TakeBack(ctx, l.p.a, l.target)
+}
+
 // append parks what is pending until ctx ends.
 func (l *lane) append(ctx context.Context) {
 	token := l.p.state.Load().Token
@@ -349,10 +384,16 @@ func (l *lane) append(ctx context.Context) {
 			records[i] = batch[i].Parked
 		}
 		end, err := l.p.c.o.Parking.Log.Append(ctx, l.at.Partition, records)
+		var large *deadletter.ParkedOversizeError
 		l.mu.Lock()
 		l.wire = 0
-		back := err == nil && end <= l.tail
-		if err == nil {
+		if errors.As(err, &large) {
+			left := batch[large.Index+1:]
+			l.pending = append(slices.Clone(left), l.pending...)
+			batch, err = batch[:large.Index+1], nil
+		}
+		back := err == nil && end > 0 && end <= l.tail
+		if err == nil && end > 0 {
 			l.tail = end
 		}
 		l.mu.Unlock()
@@ -364,9 +405,38 @@ func (l *lane) append(ctx context.Context) {
 			l.p.lost()
 			return
 		}
+		if large != nil {
+			l.tooLarge(&batch[large.Index], large)
+			batch = batch[:large.Index]
+		}
 		l.p.a.settle(outParked, seqsOf(batch)...)
 		signal(l.turn)
 	}
+}
+
+// parkedOversize is the type of a record that is too large for the parked topic.
+const parkedOversize = "parked_oversize"
+
+// tooLarge halts the partition on a record that cannot be parked, until it is
+// skipped, or the lane has closed: then it is delivered again, and written.
+func (l *lane) tooLarge(x *pending, err error) {
+	a := l.p.a
+	letter := &deadletter.Letter{
+		Topic: x.Topic, Partition: x.Partition, Offset: x.Offset, Timestamp: x.Timestamp, Key: x.Key, Value: x.Value, Headers: x.Headers,
+		Type: parkedOversize, Reason: err.Error(), Target: l.target, Generation: x.Generation,
+	}
+	if x.Twin { // the other side may have it: see assignment.stain
+		res := a.c.results.get(l.p.ctx)
+		if res == nil {
+			return // the assignment has ended
+		}
+		a.topic.rules.Map(recordOf(&x.Parked), x.Generation, res)
+		customer := string(res.Customer)
+		a.c.results.put(res)
+		a.stainWith(x.seq, customer)
+	}
+	l.p.c.log.Error().Str("target", l.target).Str("topic", x.Topic).Int32("partition", x.Partition).Int64("offset", x.Offset).Err(err).Msg("a record cannot be parked: its partition waits for its target, or for an operator")
+	a.block(x.seq, letter, HaltRejected)
 }
 
 // next takes records to be appended at once.
@@ -534,6 +604,12 @@ func (l *lane) close(ctx context.Context, cursor int64, w Writer) bool {
 		l.mu.Unlock()
 		return false
 	}
+	if l.p.comesAgain(l.target) {
+		l.mu.Unlock()
+		linger(ctx, laneRetry)
+		signal(l.turn)
+		return false
+	}
 	l.closing = true
 	l.mu.Unlock()
 	err := l.p.changeOr(func(s *deadletter.ParkedState) { delete(s.Lanes, l.target) }, true)
@@ -574,18 +650,25 @@ func (l *lane) close(ctx context.Context, cursor int64, w Writer) bool {
 	l.p.publish(func(lanes map[string]*lane) { delete(lanes, l.target) })
 	l.p.c.log.Info().Str("target", l.target).Str("topic", l.p.a.l.topic).Int32("partition", l.p.a.id).Dur("after", time.Since(l.at.Since)).
 		Msg("all that was parked is written: records pass by again")
+	if l.p.a.blockedOn(parkedOversize, l.target) {
+		l.p.c.restart(l.p.a, "a record that was too large to be parked can be written")
+	}
 	return true
 }
 
 // pass sends a record of the partition that came while the lane closed.
 func (l *lane) pass(x *pending, w Writer) {
 	a := l.p.a
-	var res document.Result
+	res := a.c.results.get(l.p.ctx)
+	if res == nil {
+		return // the assignment has ended
+	}
+	defer a.c.results.put(res)
 	r := recordOf(&x.Parked)
-	a.topic.rules.Map(r, x.Generation, &res)
+	a.topic.rules.Map(r, x.Generation, res)
 	switch res.Verdict {
 	case document.Send:
-		action, ok := l.action(r, &res, x.Twin)
+		action, ok := l.action(r, res, x.Twin)
 		if !ok { // it was mapped just now, by the same table
 			a.settle(outAbandoned, x.seq)
 			return
@@ -597,10 +680,10 @@ func (l *lane) pass(x *pending, w Writer) {
 	case document.Ignore:
 		a.settle(outIgnored, x.seq)
 	case document.DeadLetter:
-		a.writeLetter(x.seq, letterOf(r, &res, x.Generation))
+		a.writeLetter(x.seq, letterOf(r, res, x.Generation))
 	case document.Halt:
-		a.block(x.seq, letterOf(r, &res, x.Generation), HaltRejected)
+		a.block(x.seq, letterOf(r, res, x.Generation), HaltRejected)
 	default:
-		a.reject(x.seq, letterOf(r, &res, x.Generation))
+		a.reject(x.seq, letterOf(r, res, x.Generation))
 	}
 }

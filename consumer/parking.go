@@ -95,6 +95,7 @@ type parking struct {
 	wanted  map[string]string // to be opened: the reason by target
 	wake    chan struct{}     // of capacity 1: wanted, or all, has changed
 	stopped bool              // nothing is to be parked any more
+	again   map[string]int64  // up to where the source comes again, by target: see startOver
 }
 
 // newParking is called with Consumer.mu held.
@@ -446,6 +447,49 @@ func (p *parking) lost() {
 		p.c.log.Warn().Str("topic", a.l.topic).Int32("partition", a.id).Int64("offset", at.Offset).Msg("partition starts over: another member has taken over its parked records")
 		p.c.restartAt(a, at)
 	})
+}
+
+// startOver has the partition start over since the indexer cannot give back what
+// it holds for a target. Its lane stays open until all that was delivered before
+// has come again.
+func (p *parking) startOver(target string) {
+	p.a.l.mu.Lock()
+	position, _ := p.a.tracker.Position()
+	p.a.l.mu.Unlock()
+	p.mu.Lock()
+	if p.again == nil {
+		p.again = map[string]int64{}
+	}
+	p.again[target] = position
+	p.mu.Unlock()
+	p.c.restart(p.a, errOnWire.Error())
+}
+
+// inherit takes over what startOver has noted of the assignment before.
+func (p *parking) inherit(old *parking) {
+	if p == nil || old == nil {
+		return
+	}
+	old.mu.Lock()
+	again := maps.Clone(old.again)
+	old.mu.Unlock()
+	p.mu.Lock()
+	p.again = again
+	p.mu.Unlock()
+}
+
+// comesAgain says whether records of before startOver are still to come.
+func (p *parking) comesAgain(target string) bool {
+	p.mu.Lock()
+	until, ok := p.again[target]
+	p.mu.Unlock()
+	if !ok {
+		return false
+	}
+	p.a.l.mu.Lock()
+	position, _ := p.a.tracker.Position()
+	p.a.l.mu.Unlock()
+	return position < until
 }
 
 // doubt has assignments that may have been another member's meanwhile start over

@@ -36,6 +36,7 @@ type parkedWorld struct {
 	refuse   error         // of changing states
 	id       string        // of the parked topic
 	records  []deadletter.Parked
+	most     int // of a record's value; 0: any
 	open     bool
 	waiting  []func()
 	written  []int64 // source offsets that were replayed, in order
@@ -122,7 +123,10 @@ func (p *parkedWorld) Append(_ context.Context, _ int32, records []deadletter.Pa
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, r := range records {
+	for i, r := range records {
+		if p.most > 0 && len(r.Value) > p.most {
+			return int64(len(p.records)), &deadletter.ParkedOversizeError{Topic: "parked", Index: i}
+		}
 		r.At = int64(len(p.records))
 		p.records = append(p.records, r)
 		p.w.mu.Lock()
@@ -540,5 +544,122 @@ func TestParkedAcrossEpochs(t *testing.T) {
 	// The first was under way when the table changed, and came twice.
 	if len(slices.Compact(slices.Clone(p.written))) != 20 || !slices.IsSorted(p.written) {
 		t.Errorf("written: %v", p.written)
+	}
+}
+
+// twoTargets sends records whose key begins with x to a target of their own.
+type twoTargets struct{ rules }
+
+func (r twoTargets) Map(rec *kgo.Record, gen int, out *document.Result) {
+	r.rules.Map(rec, gen, out)
+	if bytes.HasPrefix(rec.Key, []byte("x")) {
+		out.Action.Target = "other"
+	}
+}
+
+// A request to a held target that is never answered stops nobody else: what it
+// carries is parked by another delivery, and other targets never wait.
+func TestParkedRequestNeverAnswered(t *testing.T) {
+	w := newWorld(t, 2)
+	p := newParkedWorld(w)
+	for name, pending := range map[string]int64{"by time": 0, "by memory": 8 << 10} {
+		t.Run(name, func(t *testing.T) {
+			m := w.start(func(s *sink, as []*act) {
+				for _, a := range as {
+					if a.target == "other" { // the rest is on the wire for good
+						s.index([]*act{a})
+					}
+				}
+			}, p.parking(), func(_ *Config, o *Options) {
+				o.Rules = func(string) Rules {
+					return twoTargets{rules{policy: document.ToDeadLetter, version: document.VersionOffset}}
+				}
+				o.AdoptTimeout = time.Hour
+				if pending == 0 {
+					o.AdoptTimeout = 200 * time.Millisecond
+				}
+				o.Parking.Pending = pending
+				o.Parking.TakeBack = func(ctx context.Context, _ indexer.Source, _ string) ([]indexer.TakenBack, error) {
+					<-ctx.Done()
+					return nil, context.Cause(ctx)
+				}
+			})
+			for partition := range int32(2) {
+				w.produce(partition, 10)
+			}
+			w.wait("all to be on the wire", func() bool { return m.sink.added() == 20 })
+			for partition := range int32(2) {
+				m.holding(tp{testTopic, partition}).Park("index", "cluster_block_exception")
+			}
+			w.wait("lanes", func() bool {
+				return m.holding(tp{testTopic, 0}).lane("index") != nil && m.holding(tp{testTopic, 1}).lane("index") != nil
+			})
+			for range 5 {
+				for partition := range int32(2) {
+					w.produce(partition, 20)
+					w.produceTo(testTopic, partition, 20, func(i int) (string, string) { return fmt.Sprint("x", i), `{}` })
+				}
+			}
+			w.waitAllCommitted()
+			p.unblock()
+			w.wait("the lanes to close", func() bool {
+				return len(m.Status().Partitions[0].Parked)+len(m.Status().Partitions[1].Parked) == 0
+			})
+			if err := m.end(); err != nil {
+				t.Error(err)
+			}
+			p.mu.Lock()
+			p.open = false
+			p.mu.Unlock()
+		})
+	}
+}
+
+// A record that is too large for the parked topic halts its partition by name; an
+// operator may skip it; and when its target takes records again, it is written.
+func TestParkedOversize(t *testing.T) {
+	for _, skip := range []bool{false, true} {
+		t.Run(fmt.Sprint("skip ", skip), func(t *testing.T) {
+			w := newWorld(t, 2)
+			p := newParkedWorld(w)
+			p.most = 100
+			m := w.start(nil, p.parking())
+			w.produce(0, 10)
+			w.wait("the sink to hold all", func() bool { return m.sink.held() == 10 })
+			m.holding(tp{testTopic, 0}).Park("index", "cluster_block_exception")
+			w.waitAllCommitted()
+			w.produceTo(testTopic, 0, 20, func(i int) (string, string) {
+				if i == 5 {
+					return "large", fmt.Sprintf(`{"x":%0200d}`, 1)
+				}
+				return fmt.Sprint("k", i), `{}`
+			})
+			s := m.waitState(0, StateHalted)
+			if s.Halt == nil || s.Halt.Offset != 15 || s.Halt.Type != "parked_oversize" || s.Halt.Target != "index" {
+				t.Errorf("%+v", s.Halt)
+			}
+			w.wait("what comes before it", func() bool { return w.commits[tp{testTopic, 0}] == 15 })
+			m.sink.setSettler(atOnce)
+			w.produce(1, 10)
+			w.wait("the other partition", func() bool { return w.commits[tp{testTopic, 1}] == 10 })
+			if skip {
+				if err := m.Skip(t.Context(), testTopic, 0, 15, false); err != nil {
+					t.Fatal(err)
+				}
+				w.waitAllCommitted()
+				if letters := m.letters.all(); len(letters) != 1 || letters[0].Offset != 15 || string(letters[0].Key) != "large" {
+					t.Errorf("%+v", letters)
+				}
+			}
+			p.unblock()
+			w.wait("the lane to close", func() bool { return len(p.state().Lanes) == 0 })
+			w.waitAllCommitted()
+			if s := m.waitState(0, StateRunning); s.Halt != nil {
+				t.Errorf("%+v", s.Halt)
+			}
+			if n := len(m.letters.all()); (n == 1) != skip {
+				t.Errorf("%d letters", n)
+			}
+		})
 	}
 }

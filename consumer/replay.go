@@ -31,6 +31,34 @@ type replay struct {
 	skipping map[int]bool // records that an operator is skipping; true: without a dead letter
 }
 
+// laneMappings is how many lanes map records at once.
+const laneMappings = 4
+
+// results are what lanes map records into, of which each takes half a megabyte
+// where the stream is routed: lanes share a few.
+type results chan *document.Result
+
+func newResults() results {
+	r := make(results, laneMappings)
+	for range laneMappings {
+		r <- new(document.Result)
+	}
+	return r
+}
+
+// get waits for one that is free; nil: ctx has ended. It is kept for one record:
+// until the indexer has taken its action.
+func (r results) get(ctx context.Context) *document.Result {
+	select {
+	case x := <-r:
+		return x
+	case <-ctx.Done():
+		return nil
+	}
+}
+
+func (r results) put(x *document.Result) { r <- x }
+
 // write writes records; false: that was given up, and some may have been
 // written.
 func (l *lane) write(ctx context.Context, w Writer, records []deadletter.Parked) bool {
@@ -45,9 +73,8 @@ func (l *lane) write(ctx context.Context, w Writer, records []deadletter.Parked)
 	l.setBatch(b)
 	defer l.setBatch(nil)
 	defer l.p.c.o.Sink.Drop(b)
-	var res document.Result
 	for i := range records {
-		if !b.send(w, i, &res) {
+		if !b.send(w, i) {
 			break
 		}
 		records[i].Key, records[i].Value, records[i].Headers = nil, nil, nil
@@ -69,8 +96,13 @@ func (l *lane) setBatch(b *replay) {
 }
 
 // send maps a record and hands its action on; false: the run has ended.
-func (b *replay) send(w Writer, i int, res *document.Result) bool {
+func (b *replay) send(w Writer, i int) bool {
 	a, p := b.l.p.a, &b.records[i]
+	res := a.c.results.get(b.ctx)
+	if res == nil {
+		return false
+	}
+	defer a.c.results.put(res)
 	r := recordOf(p)
 	generation := p.Generation
 	if generation == 0 && a.topic.rules.NeedsGeneration() { // the rules needed none when it was parked

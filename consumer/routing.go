@@ -36,8 +36,10 @@ type Dirty interface {
 }
 
 // adoptTimeout is how long requests on the wire are waited for where Options say
-// nothing.
+// nothing, before a table is adopted, or records are parked.
 const adoptTimeout = 20 * time.Second
+
+func (c *Consumer) adoptTimeout() time.Duration { return cmp.Or(c.o.AdoptTimeout, adoptTimeout) }
 
 // catchUp reads the routing table in real time, puts it into force, and sees to
 // it that it is not older than what the group has committed, in any partition:
@@ -110,7 +112,7 @@ func (c *Consumer) adopt(ctx context.Context, epoch int64) error {
 	if !mutantRush {
 		// One that has not begun has nothing to drain, and goes on as it is.
 		begun := slices.DeleteFunc(c.holdings(), func(a *assignment) bool { _, ok := a.restartPoint(); return !ok })
-		c.drain(begun, cmp.Or(c.o.AdoptTimeout, adoptTimeout))
+		c.drain(begun, c.adoptTimeout())
 	}
 	done := make(chan struct{})
 	c.do(func() {

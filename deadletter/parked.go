@@ -129,6 +129,17 @@ func parseParked(r *kgo.Record) (p Parked, ok bool) {
 	return p, ok && owned
 }
 
+// ParkedOversizeError says that a record is larger than the parked topic takes.
+type ParkedOversizeError struct {
+	Topic string
+	Index int // of the record, among those to be appended: those before it are
+	Bytes int64
+}
+
+func (e *ParkedOversizeError) Error() string {
+	return fmt.Sprintf("a record of about %d bytes is too large for the parked topic %s: raise its max.message.bytes to that of the topics that are read", e.Bytes, e.Topic)
+}
+
 // ParkedLostError says that records which were parked are in the parked topic no
 // more, and were not replayed: its retention took them, or it was made anew.
 type ParkedLostError struct {
@@ -281,7 +292,11 @@ func (l *ParkedLog) create(ctx context.Context) error {
 	if d.Err != nil {
 		return fmt.Errorf("does not exist, nor does dead_letter.topic, like which it would be made: %w", d.Err)
 	}
-	res, err := l.kafka.CreateTopic(ctx, int32(len(d.Partitions)), int16(d.Partitions.NumReplicas()), ParkedConfigs(), l.topic)
+	configs := ParkedConfigs()
+	if largest := l.largestLetter(ctx); largest != "" {
+		configs["max.message.bytes"] = &largest
+	}
+	res, err := l.kafka.CreateTopic(ctx, int32(len(d.Partitions)), int16(d.Partitions.NumReplicas()), configs, l.topic)
 	if err == nil {
 		err = res.Err
 	}
@@ -290,6 +305,23 @@ func (l *ParkedLog) create(ctx context.Context) error {
 	}
 	l.log.Info().Int("partitions", len(d.Partitions)).Msg("the topic of parked records was made")
 	return nil
+}
+
+// largestLetter is the max.message.bytes that the dead-letter topic was given,
+// "" where it has the brokers' own, or may not be asked for it.
+func (l *ParkedLog) largestLetter(ctx context.Context) string {
+	configs, err := l.kafka.DescribeTopicConfigs(ctx, l.letters)
+	if err != nil {
+		return ""
+	}
+	for _, topic := range configs {
+		for _, c := range topic.Configs {
+			if c.Key == "max.message.bytes" && c.Source == kmsg.ConfigSourceDynamicTopicConfig && c.Value != nil {
+				return *c.Value
+			}
+		}
+	}
+	return ""
 }
 
 // Place returns the partition for a lane's records, where it ends now, and the
@@ -325,32 +357,46 @@ func (l *ParkedLog) End(ctx context.Context, partition int32) (int64, error) {
 // Append adds records to a partition and returns the offset after the last one,
 // once the brokers have acknowledged all. They stand there in order; where some
 // had to be written again, all after the first of them were, too. It tries until
-// ctx ends; what is there then is not known.
+// ctx ends; what is there then is not known. Where a record is too large, the
+// error is a *ParkedOversizeError, and the offset the one after those before it,
+// 0 where there are none; of those after it some may stand there.
 func (l *ParkedLog) Append(ctx context.Context, partition int32, records []Parked) (end int64, err error) {
-	for failures := 0; ; failures++ {
-		n, end, err := l.append(ctx, partition, records)
-		if err == nil {
-			l.works(failures > 0)
-			return end, nil
+	alone, done, failures := false, 0, 0
+	for done < len(records) {
+		try := records[done:]
+		if alone {
+			try = try[:1]
 		}
-		if ctx.Err() != nil || errors.Is(err, kgo.ErrClientClosed) {
+		n, last, err := l.append(ctx, partition, try)
+		done, end = done+n, max(end, last)
+		switch {
+		case err == nil:
+		case errors.Is(err, kerr.MessageTooLarge) && len(try) == 1:
+			l.works(failures > 0)
+			return end, &ParkedOversizeError{l.topic, done, records[done].Size()}
+		case errors.Is(err, kerr.MessageTooLarge):
+			alone = true // perhaps only the batch is
+		case ctx.Err() != nil || errors.Is(err, kgo.ErrClientClosed):
 			l.works(failures > 0)
 			return 0, err
+		default:
+			l.fails(err, failures == 0)
+			failures++
+			select {
+			case <-time.After(min(firstBackoff<<min(failures-1, 10), maxBackoff)):
+			case <-ctx.Done():
+				l.works(true)
+				return 0, context.Cause(ctx)
+			}
+			_, _ = l.describe(ctx, true) // a topic that is missing may be made
 		}
-		l.fails(err, failures == 0)
-		records = records[n:]
-		select {
-		case <-time.After(min(firstBackoff<<min(failures, 10), maxBackoff)):
-		case <-ctx.Done():
-			l.works(true)
-			return 0, context.Cause(ctx)
-		}
-		_, _ = l.describe(ctx, true) // a topic that is missing may be made
 	}
+	l.works(failures > 0)
+	return end, nil
 }
 
-// append tries once; n is how many of the first were acknowledged. It does not
-// wait longer than ctx: records whose request was sent the client keeps until a
+// append tries once; n is how many of the first were acknowledged, end the offset
+// after the last of them, 0 where there is none. It does not wait longer than ctx: records whose request was sent the client keeps until a
 // broker has answered, which it may never do.
 func (l *ParkedLog) append(ctx context.Context, partition int32, records []Parked) (n int, end int64, err error) {
 	results := make([]error, len(records))
@@ -377,10 +423,13 @@ func (l *ParkedLog) append(ctx context.Context, partition int32, records []Parke
 		n++
 	}
 	l.written.Add(float64(n))
-	if n < len(records) {
-		return n, 0, results[n]
+	if n > 0 {
+		end = all[n-1].Offset + 1
 	}
-	return n, all[n-1].Offset + 1, nil
+	if n < len(records) {
+		return n, end, results[n]
+	}
+	return n, end, nil
 }
 
 func (l *ParkedLog) fails(err error, first bool) {

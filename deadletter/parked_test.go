@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -228,5 +230,52 @@ func TestParkedPlace(t *testing.T) {
 	}
 	if len(seen) != 6 {
 		t.Errorf("%d of 6 partitions are used", len(seen))
+	}
+}
+
+// A record that is too large is named; those before it are there, and those after
+// it can be appended next. The topic is made to take what the dead letters' does.
+func TestParkedOversize(t *testing.T) {
+	cluster, l := startParked(t, topic)
+	admin := kadm.NewClient(l.client)
+	limit := "20000"
+	if _, err := admin.AlterTopicConfigs(t.Context(), []kadm.AlterConfig{{Op: kadm.SetConfig, Name: "max.message.bytes", Value: &limit}}, topic); err != nil {
+		t.Fatal(err)
+	}
+	place, _, _, err := l.Place(t.Context(), "events-1", "events", 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := cluster.TopicInfo(topic + ".parked").Configs["max.message.bytes"]; got == nil || *got != limit {
+		t.Errorf("max.message.bytes of the new topic: %v", got)
+	}
+	const large = 20
+	var all []Parked
+	for i := range int64(40) {
+		p := parkedExample(i)
+		p.Value = make([]byte, 1000)
+		if i == large {
+			p.Value = make([]byte, 100_000)
+			rand.NewChaCha8([32]byte{}).Read(p.Value)
+		}
+		all = append(all, p)
+	}
+	end, err := l.Append(t.Context(), place, all)
+	var e *ParkedOversizeError
+	if !errors.As(err, &e) || e.Index != large || end < large || !strings.Contains(err.Error(), "max.message.bytes") {
+		t.Fatal(end, err)
+	}
+	if _, err := l.Append(t.Context(), place, all[large+1:]); err != nil {
+		t.Fatal(err)
+	}
+	seen := map[int64]bool{}
+	for _, p := range readParked(t, l, place) {
+		seen[p.Offset] = true
+	}
+	if len(seen) != len(all)-1 || seen[large] {
+		t.Errorf("%d records, the large one among them: %t", len(seen), seen[large])
+	}
+	if why, _ := l.Trouble(); why != "" {
+		t.Error(why)
 	}
 }

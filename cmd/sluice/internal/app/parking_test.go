@@ -60,7 +60,7 @@ func TestRulesFingerprint(t *testing.T) {
 	base := of("documents: {index: a, id: key}")
 	for settings, same := range map[string]bool{
 		"documents: {index: a, id: key, on_null: ignore, on_rejected: stop, validate: strict, max_depth: 50}": true,
-		"documents: {index: a, id: key, version: offset, deletes: tombstone, op: index}":                     true,
+		"documents: {index: a, id: key, version: offset, deletes: tombstone, op: index}":                      true,
 		"documents: {index: a, id: key, customer: 'header:org', metadata: {field: meta}, timestamp: record}":  true,
 		"documents: {index: a, id: key}\noverrides: [{topics: [other], documents: {index: b}}]":               true,
 		"documents: {index: a, id: key}\noverrides: [{topics: [events], documents: {index: b}}]":              false,
