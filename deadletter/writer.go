@@ -290,7 +290,7 @@ func (w *Writer) produced(p *part, err error) {
 		}
 		w.requeue(p)
 		w.mu.Unlock()
-		w.raise(err.Error())
+		w.raise(remedied(err, w.topic).Error())
 	}
 }
 
@@ -385,6 +385,15 @@ func Check(ctx context.Context, topic string, kafka ...kgo.Opt) error {
 	return err
 }
 
+// remedied adds to a broker's refusal for want of a right which one that is; any
+// other error stays as it is.
+func remedied(err error, topic string) error {
+	if errors.Is(err, kerr.TopicAuthorizationFailed) {
+		return fmt.Errorf("%w: allow WRITE on the topic %s", err, topic)
+	}
+	return err
+}
+
 // checkTopic returns the topic's id; it is zero with old brokers.
 func checkTopic(ctx context.Context, client *kgo.Client, topic string) (id [16]byte, err error) {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
@@ -405,7 +414,7 @@ func checkTopic(ctx context.Context, client *kgo.Client, topic string) (id [16]b
 	case errors.Is(err, kerr.UnknownTopicOrPartition):
 		return id, fmt.Errorf("%s: %w", topic, ErrTopicMissing)
 	case err != nil:
-		return id, fmt.Errorf("looking for the dead-letter topic %s: %w", topic, err)
+		return id, fmt.Errorf("looking for the dead-letter topic %s: %w", topic, remedied(err, topic))
 	}
 	return res.Topics[0].TopicID, nil
 }

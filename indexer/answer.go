@@ -112,7 +112,7 @@ func (w *worker) process(b *batch) (goOn bool) {
 		goOn = w.refused(now, b, v)
 	default: // requestHoldAll, requestCredentials
 		reload = v.kind == requestCredentials
-		x.holdEverything(now, v.errorType)
+		x.holdEverything(now, heldBy(v.errorType, v.status, v.reason))
 		x.sendAgain(now, b, 0)
 	}
 	if v.kind == requestAnswered || v.kind == requestThrottled {
@@ -302,7 +302,7 @@ func (w *worker) settle(now time.Time, b *batch, shares []share, failures []fail
 			x.wakeAt(t.until)
 		case itemHold, itemHoldCredentials:
 			reload = reload || v.kind == itemHoldCredentials
-			x.hold(now, t, errorTypeOf(it), false)
+			x.hold(now, t, heldBy(errorTypeOf(it), it.Status, it.Reason.String()), false)
 		case itemSecondTry:
 			// It goes with the target's next request, even if that is some
 			// time off.

@@ -74,7 +74,7 @@ type Rejection struct {
 // HeldTarget is a target whose actions wait for Elasticsearch or an operator.
 type HeldTarget struct {
 	Target string
-	Type   string // error type of the answer that held it
+	Type   string // error type of the answer that held it; where credentials are at fault, with the remedy
 	Since  int64  // Unix milliseconds
 	Bytes  int64  // bytes that wait
 }

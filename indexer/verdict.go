@@ -312,3 +312,20 @@ func errorTypeOf(it *bulk.Item) string {
 	}
 	return fmt.Sprintf("http_%d", it.Status)
 }
+
+// heldBy names what holds a target, or all writing: the error's type and, of a
+// refusal of the credentials or for want of a right, whose reason quotes no
+// document, the remedy.
+func heldBy(errorType string, status int, reason string) string {
+	if status == 401 {
+		return errorType + ": the credentials are refused: correct the API key, or username and password"
+	}
+	if errorType != "security_exception" {
+		return errorType
+	}
+	_, list, ok := strings.Cut(reason, "this action is granted by the index privileges [")
+	if list, _, ok2 := strings.Cut(list, "]"); ok && ok2 {
+		return errorType + ": the credentials' role must hold one of the privileges " + strings.ReplaceAll(list, ",", ", ") + " on it"
+	}
+	return errorType
+}

@@ -446,3 +446,26 @@ func FuzzJudgeRequest(f *testing.F) {
 		}
 	})
 }
+
+// What holds a target for want of a right names it, and never quotes a reason
+// that may hold a document.
+func TestHeldByNamesTheRight(t *testing.T) {
+	const refused = "action [indices:data/write/index:op_type/index] is unauthorized for user [u] with effective roles [r] on indices [i], this action is granted by the index privileges [index,write,all]"
+	for _, c := range []struct {
+		errorType string
+		status    int
+		reason    string
+		want      string
+	}{
+		{"security_exception", 403, refused, "security_exception: the credentials' role must hold one of the privileges index, write, all on it"},
+		{"security_exception", 403, "no permissions for [indices:data/write/bulk] and User [name=u]", "security_exception"},
+		{"security_exception", 403, "this action is granted by the index privileges [", "security_exception"},
+		{"security_exception", 401, "api key [x] has been invalidated", "security_exception: the credentials are refused: correct the API key, or username and password"},
+		{"http_401", 401, "", "http_401: the credentials are refused: correct the API key, or username and password"},
+		{"index_closed_exception", 400, refused, "index_closed_exception"},
+	} {
+		if got := heldBy(c.errorType, c.status, c.reason); got != c.want {
+			t.Errorf("%s %d %s: %s, want %s", c.errorType, c.status, c.reason, got, c.want)
+		}
+	}
+}
