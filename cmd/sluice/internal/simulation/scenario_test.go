@@ -165,7 +165,7 @@ func (s *scenario) configure(r *rand.Rand) {
 	c.tombstones, c.offsets, c.transactions = r.IntN(5) == 0, r.IntN(6) == 0, r.IntN(4) == 0
 	c.openSearch, c.static = r.IntN(5) == 0, r.IntN(6) == 0
 	limit := pick(r, "1MiB", "8MiB", "64MiB")
-	if limit == "1MiB" {
+	if limit != "64MiB" {
 		// kfake leaves the aborted transactions of the partition at which an
 		// answer is full out of the answer, and a small limit fills answers.
 		c.transactions = false
