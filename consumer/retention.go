@@ -44,7 +44,7 @@ func (c *Consumer) watchStarts(ctx context.Context) {
 		a.nearStart = near
 		a.l.mu.Unlock()
 		if near && !before {
-			c.log.Error().Str("topic", a.l.topic).Int32("partition", a.id).Dur("age", age).
+			c.log.Error().Str("topic", a.l.topic).Int32("partition", a.id).Dur("age_ms", age).
 				Msg("records that are not committed are within an hour of the log's start: Kafka is about to delete them; give the topic a longer retention, or help the partition on")
 		}
 		if before && !near {

@@ -168,7 +168,7 @@ func (c *Consumer) switchTables(began time.Time) {
 	}
 	c.replace(back)
 	c.hurry.Store(true)
-	c.log.Info().Int64("epoch", epoch).Int64("before", before).Int("partitions", len(as)).Dur("stood", c.now().Sub(began)).Msg("routing table adopted")
+	c.log.Info().Int64("epoch", epoch).Int64("before", before).Int("partitions", len(as)).Dur("stood_ms", c.now().Sub(began)).Msg("routing table adopted")
 }
 
 // adopts has an assignment that has not begun map under another epoch.

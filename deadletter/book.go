@@ -159,7 +159,7 @@ func (b *book) calm() {
 	b.alarm, b.since = "", time.Time{}
 	b.mu.Unlock()
 	if over {
-		b.log.Info().Dur("after", time.Since(since)).Msg("dead letters can be written again")
+		b.log.Info().Dur("after_ms", time.Since(since)).Msg("dead letters can be written again")
 	}
 }
 

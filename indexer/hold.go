@@ -27,7 +27,7 @@ func (x *Indexer) hold(now time.Time, t *target, kind string, breaker bool) {
 func (x *Indexer) unhold(t *target) {
 	if t.hold.kind != kindLooking {
 		x.log.Info().Str("target", t.name).Str("type", t.hold.kind).
-			Dur("held", time.Since(t.hold.since)).Msg("target released")
+			Dur("held_ms", time.Since(t.hold.since)).Msg("target released")
 	}
 	t.hold = nil
 	x.holds--
@@ -80,7 +80,7 @@ func (x *Indexer) resume() {
 	if x.holdAll == "" {
 		return
 	}
-	x.log.Info().Dur("held", time.Since(x.holdSince)).Msg("Elasticsearch takes requests again")
+	x.log.Info().Dur("held_ms", time.Since(x.holdSince)).Msg("Elasticsearch takes requests again")
 	x.holdAll = ""
 	x.wake(time.Now())
 }
