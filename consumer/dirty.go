@@ -19,7 +19,7 @@ const markTimeout = 30 * time.Second
 // customer is marked dirty, so that nobody is cut over to a side that misses
 // something.
 type stained struct {
-	a        *assignment
+	of       subject
 	seq      uint64
 	customer string
 	end      func()
@@ -93,14 +93,14 @@ func (a *assignment) ignore(seq uint64) {
 	a.settle(outIgnored, seq)
 }
 
-// markFirst has end called once the customer is marked, unless the assignment
-// ends before.
-func (c *Consumer) markFirst(a *assignment, seq uint64, customer string, end func()) {
+// markFirst has end called once the customer is marked, unless whose the record
+// is ends before.
+func (c *Consumer) markFirst(of subject, seq uint64, customer string, end func()) {
 	if mutantUnmarked {
 		end()
 		return
 	}
-	c.stains.add(stained{a, seq, customer, end})
+	c.stains.add(stained{of, seq, customer, end})
 }
 
 // mark is the marker: it marks customers dirty, each once for all records that
@@ -145,8 +145,8 @@ func (c *Consumer) markAll(ctx context.Context, all []stained) (left []stained, 
 		if i > 0 && all[i-1].customer != x.customer {
 			marked = false
 		}
-		if _, ok := x.a.offset(x.seq); !ok {
-			continue // its partition was lost: it is delivered again
+		if !x.of.waits(x.seq) {
+			continue // its partition was lost: it is delivered again, or replayed
 		}
 		// One that was made for an earlier one of these was made after all were
 		// rejected.

@@ -463,6 +463,7 @@ func (l *lane) next() (batch []pending) {
 // closed, or ctx ends.
 func (l *lane) replay(ctx context.Context) {
 	w := l.p.c.o.Parking.Writer()
+	defer w.Close()
 	cursor := l.at.From
 	window := int64(0) // one record
 	saved, savedAt := cursor, l.p.c.now()
@@ -648,7 +649,7 @@ func (l *lane) close(ctx context.Context, cursor int64, w Writer) bool {
 		l.disown(late)
 	}
 	l.p.publish(func(lanes map[string]*lane) { delete(lanes, l.target) })
-	l.p.c.log.Info().Str("target", l.target).Str("topic", l.p.a.l.topic).Int32("partition", l.p.a.id).Dur("after", time.Since(l.at.Since)).
+	l.p.c.log.Info().Str("target", l.target).Str("topic", l.p.a.l.topic).Int32("partition", l.p.a.id).Dur("after_ms", time.Since(l.at.Since)).
 		Msg("all that was parked is written: records pass by again")
 	if l.p.a.blockedOn(parkedOversize, l.target) {
 		l.p.c.restart(l.p.a, "a record that was too large to be parked can be written")

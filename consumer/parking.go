@@ -28,8 +28,8 @@ type Parking struct {
 	Log   ParkedLog
 	// TakeBack is that of the indexer.
 	TakeBack func(ctx context.Context, s indexer.Source, target string) ([]indexer.TakenBack, error)
-	// Writer returns a new writer of the indexer.
-	Writer func() Writer
+	// Writer returns a new writer of the indexer, which is closed after use.
+	Writer func() LaneWriter
 	// Rules is a fingerprint of what decides where a topic's records go, the
 	// routing table in force included: while it stays the same, a record is given
 	// the same target again.
@@ -37,6 +37,13 @@ type Parking struct {
 	// Pending is how many bytes of records may wait to be parked before no more
 	// are taken; 0: an eighth of the budget.
 	Pending int64
+}
+
+// LaneWriter is a Writer that one lane uses; *indexer.Writer is one.
+type LaneWriter interface {
+	Writer
+	// Close publishes what was taken, and ends the writer.
+	Close()
 }
 
 // ParkedLog keeps parked records; *deadletter.ParkedLog is one.

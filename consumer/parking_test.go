@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -27,6 +29,8 @@ import (
 // one partition, and an index that is blocked or not.
 type parkedWorld struct {
 	w *world
+
+	writers atomic.Int64 // that are not closed
 
 	mu       sync.Mutex
 	docs     map[string][]byte
@@ -171,6 +175,8 @@ func (p *parkedWorld) Add(_ context.Context, a *indexer.Action) error {
 
 func (p *parkedWorld) Publish() {}
 
+func (p *parkedWorld) Close() { p.writers.Add(-1) }
+
 func (p *parkedWorld) unblock() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -182,7 +188,13 @@ func (p *parkedWorld) unblock() {
 }
 
 func newParkedWorld(w *world) *parkedWorld {
-	return &parkedWorld{w: w, id: "parked", docs: map[string][]byte{}, versions: map[string]int64{}}
+	p := &parkedWorld{w: w, id: "parked", docs: map[string][]byte{}, versions: map[string]int64{}}
+	w.t.Cleanup(func() { // of the world, after its members' end
+		if n := p.writers.Load(); n != 0 {
+			w.t.Errorf("%d writers of lanes are not closed", n)
+		}
+	})
+	return p
 }
 
 // parking is the change that has a member park.
@@ -190,7 +202,7 @@ func (p *parkedWorld) parking() change {
 	return func(_ *Config, o *Options) {
 		s := o.Sink.(*sink)
 		o.Parking = &Parking{
-			Open: true, Store: p, Log: p, Writer: func() Writer { return p }, Rules: func(string) string { return "rules" },
+			Open: true, Store: p, Log: p, Writer: func() LaneWriter { p.writers.Add(1); return p }, Rules: func(string) string { return "rules" },
 			TakeBack: func(_ context.Context, src indexer.Source, _ string) (back []indexer.TakenBack, _ error) {
 				for _, a := range s.take(func(a *act) bool { return a.src == src }) {
 					back = append(back, indexer.TakenBack{Seq: a.seq, Meta: a.meta, Body: []byte(a.body)})
@@ -662,4 +674,48 @@ func TestParkedOversize(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Parked records of both sides that one side rejects are marked dirty by the one
+// goroutine that marks, which says what keeps it; they end after that.
+func TestParkedTwinsAreMarked(t *testing.T) {
+	const records = 200
+	w := newWorld(t, 1)
+	p := newParkedWorld(w)
+	seen := newHandledUnder()
+	lines := &lineCounter{text: "cannot be marked"}
+	r := w.join(newStored(1), seen, 1, nil, p.parking(), func(_ *Config, o *Options) {
+		o.Dirty.(*marks).err = errors.New("the control index is away")
+		o.Log = zerolog.New(lines)
+	})
+	l := newLane(r.newIdleParking(), "new@1", deadletter.ParkedLane{})
+	b := &replay{l: l, records: make([]deadletter.Parked, records), done: make(chan struct{}), left: records, ended: make([]bool, records)}
+	b.ctx, b.giveUp = context.WithCancel(t.Context())
+	defer b.giveUp()
+	w.wait("the consumer to run", r.running.Load)
+	before := runtime.NumGoroutine()
+	for i := range records {
+		meta := appendSideMeta(nil, &kgo.Record{}, false, metaTwin, fmt.Append(nil, "c", i%3))
+		b.Reject(uint64(i), &indexer.Rejection{Target: "new@1", Meta: meta})
+	}
+	if n := runtime.NumGoroutine(); n > before+20 {
+		t.Errorf("%d goroutines, %d before", n, before)
+	}
+	w.wait("a line in the log", func() bool { return lines.n.Load() > 0 })
+	if n := len(r.letters.all()); n != 0 {
+		t.Errorf("%d letters before the mark", n)
+	}
+	r.marks.mu.Lock()
+	r.marks.err = nil
+	r.marks.mu.Unlock()
+	<-b.done
+	if got := r.marks.all(); len(got) > 6 || len(slices.Compact(slices.Sorted(slices.Values(got)))) != 3 {
+		t.Errorf("dirty: %v", got)
+	}
+}
+
+// newIdleParking is that of an assignment that parks nothing.
+func (r *replica) newIdleParking() *parking {
+	a := &assignment{c: r.Consumer, l: &ledger{topic: testTopic}, topic: &topic{name: testTopic, rules: r.o.Rules(testTopic)}}
+	return &parking{a: a, c: r.Consumer}
 }

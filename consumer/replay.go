@@ -221,19 +221,7 @@ func (b *replay) Reject(seq uint64, r *indexer.Rejection) {
 	if err != nil {
 		b.l.p.c.bug(b.l.p.a, err)
 	}
-	c, customer := b.l.p.c, string(m.customer)
-	c.tasks.Go(func() { // ends with the run, or when the mark is there
-		for b.ctx.Err() == nil {
-			ctx, cancel := context.WithTimeout(b.ctx, markTimeout)
-			err := c.o.Dirty.MarkDirty(ctx, customer)
-			cancel()
-			if err == nil {
-				b.rejected(seq, r)
-				return
-			}
-			linger(b.ctx, markRetry)
-		}
-	})
+	b.l.p.c.markFirst(b, seq, string(m.customer), func() { b.rejected(seq, r) })
 }
 
 func (b *replay) rejected(seq uint64, r *indexer.Rejection) {

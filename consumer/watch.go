@@ -62,7 +62,8 @@ type conflict struct {
 	r      *indexer.Rejection
 }
 
-// subject is whose record met a conflict: a partition's, or a parked one.
+// subject is whose record met a conflict, or is stained: a partition's, or a
+// parked one.
 type subject interface {
 	// waits says whether the record is still to be settled.
 	waits(seq uint64) bool

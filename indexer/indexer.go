@@ -110,6 +110,7 @@ type Indexer struct {
 	refusedOf  *target       // of the last lone action whose request was refused; nil once anything is accepted
 	outage     bool          // the server does not answer
 	lives      uint64        // signs of life of the server
+	swept      time.Time     // when targets that are quiet were last looked for
 	silent     int           // batches that were not answered silentTries times or more
 	queued     int64         // wire bytes in lanes
 	holds      int           // targets held
@@ -278,6 +279,12 @@ func (x *Indexer) sweep(closed []*target) {
 	defer x.mu.Unlock()
 	for _, t := range closed {
 		t.writers--
+	}
+	// Once a minute or so, however many writers sweep.
+	if now := time.Now(); now.Sub(x.swept) >= sweepEvery/2 {
+		x.swept = now
+	} else {
+		return
 	}
 	for name, t := range x.targets {
 		if !t.idle() || t == x.wholeOf || t == x.refusedOf {

@@ -63,6 +63,32 @@ func TestIdleTargetsAreForgotten(t *testing.T) {
 	}
 }
 
+// A writer that is closed keeps no target; and while many writers come and go, a
+// target is not forgotten sooner.
+func TestClosedWriterKeepsNothing(t *testing.T) {
+	rig(t, nil, func(s *server, x *Indexer, w *Writer, rec *recorder) {
+		other := x.NewWriter()
+		add(t, other, index(rec, 0, "a", "1", `{}`))
+		other.Close()
+		waitFor(t, x, rec, 1)
+		for range 3 * quietSweeps {
+			x.NewWriter().Close()
+		}
+		if x.targets["a"] == nil || x.targets["a"].writers != 0 {
+			t.Errorf("%+v", x.targets["a"])
+		}
+		for seq := range uint64(quietSweeps + 2) {
+			add(t, w, index(rec, seq+1, "kept", fmt.Sprint(seq), `{}`))
+			w.Publish()
+			pass(sweepEvery + time.Second)
+		}
+		waitFor(t, x, rec, quietSweeps+3)
+		if x.targets["a"] != nil {
+			t.Error("the target is kept for ever")
+		}
+	})
+}
+
 // A target with something on its way, or that is held, is never forgotten: a
 // second one of its name would overtake the first.
 func TestBusyTargetsAreKept(t *testing.T) {

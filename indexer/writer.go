@@ -132,6 +132,19 @@ func (w *Writer) Publish() {
 	}
 }
 
+// Close publishes what is open, and closes all targets: without, those that the
+// writer has used are never forgotten. It is not used again.
+func (w *Writer) Close() {
+	w.Publish()
+	var closed []*target
+	for _, o := range w.targets {
+		closed = append(closed, o.t)
+	}
+	clear(w.targets)
+	w.last = nil
+	w.x.sweep(closed)
+}
+
 // sweep closes the targets that were not used lately.
 func (w *Writer) sweep() {
 	var closed []*target

@@ -41,7 +41,7 @@ func (a *App) parking(kafka []kgo.Opt) (*consumer.Parking, error) {
 		Open:  Parks(a.cfg),
 		Store: &parkedStore{Control: a.control, create: Parks(a.cfg)},
 		Log:   log, TakeBack: a.indexer.TakeBack,
-		Writer: func() consumer.Writer { return a.indexer.NewWriter() },
+		Writer: func() consumer.LaneWriter { return a.indexer.NewWriter() },
 		Rules:  func(topic string) string { return RulesFingerprint(a.mapper.Rules(topic), a.routing.places()) },
 	}, nil
 }
