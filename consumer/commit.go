@@ -250,6 +250,7 @@ func (s *commitState) isUncertain(now time.Time) bool {
 
 // noteCommit acts on how a commit went.
 func (c *Consumer) noteCommit(err error) {
+	err = c.remedied(err)
 	now := c.now()
 	s := &c.commits
 	s.mu.Lock()

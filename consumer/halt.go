@@ -99,7 +99,7 @@ func (c *Consumer) resume(a *assignment) {
 	a.l.mu.Lock()
 	at := kgo.EpochOffset{Epoch: -1, Offset: a.fetched}
 	a.halt = nil
-	a.fetchErrors = 0
+	a.fetchErrors, a.denied = 0, ""
 	a.stopped.Store(false)
 	a.l.mu.Unlock()
 	if at.Offset >= 0 {
@@ -122,11 +122,15 @@ func (c *Consumer) fetchError(p kgo.FetchTopicPartition) {
 		c.fail(ErrFenced)
 		return
 	case errors.As(err, &session):
-		c.trouble.refused(err.Error(), c.now(), c.log)
+		c.trouble.refused(c.remedied(err).Error(), c.now(), c.log)
 		return
 	}
 	a := c.holding(tp{topic, partition})
 	if a == nil {
+		if denied := c.denied(err); denied != "" {
+			c.deny(topic, denied)
+			return
+		}
 		c.log.Warn().Str("topic", topic).Int32("partition", partition).Err(err).Msg("fetch failed")
 		return
 	}
@@ -160,6 +164,7 @@ func (c *Consumer) failedFetch(a *assignment, err error, content bool) {
 		return
 	}
 	a.fetchErrors++
+	a.denied, a.deniedAt = c.denied(err), c.now()
 	tries := a.fetchErrors
 	if content && tries >= fetchTries {
 		// Now and then all the same: it may be the network.
@@ -178,7 +183,7 @@ func (c *Consumer) failedFetch(a *assignment, err error, content bool) {
 		return
 	}
 	if tries == 1 {
-		c.log.Warn().Str("topic", a.l.topic).Int32("partition", a.id).Err(err).Msg("fetch failed, trying again")
+		c.log.Warn().Str("topic", a.l.topic).Int32("partition", a.id).Err(c.remedied(err)).Msg("fetch failed, trying again")
 	}
 }
 

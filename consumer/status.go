@@ -10,7 +10,7 @@ import (
 // The states of a partition.
 const (
 	StateStarting = "starting" // its topic's metadata or generations are being read
-	StateWaiting  = "waiting"  // they cannot be read: see Reason
+	StateWaiting  = "waiting"  // they, or its records, cannot be read: see Reason
 	StateRunning  = "running"
 	StatePaused   = "paused"   // its queue, or memory, is full
 	StateRetrying = "retrying" // its fetches fail
@@ -173,6 +173,8 @@ func (c *Consumer) partitionStatus(a *assignment) PartitionStatus {
 		s.State, s.Halt, s.Since = StateHalted, &h, h.Since
 	case own&pauseStarting != 0 && waiting != "":
 		s.State, s.Reason, s.Since = StateWaiting, waiting, since
+	case a.denied != "" && now.Sub(a.deniedAt) < deniedFor:
+		s.State, s.Reason = StateWaiting, a.denied
 	case own&pauseParking != 0 && parkedWaiting != "":
 		s.State, s.Reason = StateWaiting, parkedWaiting
 	case own&(pauseStarting|pauseParking) != 0:

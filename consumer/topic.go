@@ -264,6 +264,7 @@ func describe(details kadm.TopicDetails, commits kadm.OffsetResponses, t *topic)
 // waitTopic notes why partitions of a topic are not started yet; it is asked for
 // again.
 func (c *Consumer) waitTopic(t *topic, err error) {
+	err = c.remedied(err)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	t.stale = true

@@ -134,7 +134,7 @@ func (c *Consumer) knock(ctx context.Context) {
 func (c *Consumer) diagnose(missing []string, err error) string {
 	switch {
 	case err != nil:
-		return err.Error()
+		return c.remedied(err).Error()
 	case len(missing) < len(c.cfg.Topics):
 		return "" // there is something to join for
 	default:

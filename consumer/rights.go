@@ -1,0 +1,51 @@
+package consumer
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+)
+
+// deniedFor is how long a refused fetch counts: while a right is missing the
+// next one is refused sooner, and of one that brings nothing nobody is told.
+const deniedFor = 15 * time.Second
+
+// remedied adds to a broker's refusal for want of a right which one that is;
+// any other error stays as it is.
+func (c *Consumer) remedied(err error) error {
+	switch {
+	case errors.Is(err, kerr.TopicAuthorizationFailed):
+		return fmt.Errorf("%w: allow READ on each of kafka.topics (%s) to the user of kafka.sasl or of the client certificate", err, strings.Join(c.cfg.Topics, ", "))
+	case errors.Is(err, kerr.GroupAuthorizationFailed):
+		return fmt.Errorf("%w: allow READ on the group %s (kafka.group_id) to the user of kafka.sasl or of the client certificate", err, c.cfg.GroupID)
+	}
+	return err
+}
+
+// denied is remedied for a refusal for want of a right, else "".
+func (c *Consumer) denied(err error) string {
+	if errors.Is(err, kerr.TopicAuthorizationFailed) || errors.Is(err, kerr.GroupAuthorizationFailed) {
+		return c.remedied(err).Error()
+	}
+	return ""
+}
+
+// deny notes for all partitions held of a topic that their fetches want a right:
+// where a whole topic is refused, the client names no partition.
+func (c *Consumer) deny(topic, denied string) {
+	for _, a := range c.holdings() {
+		if a.l.topic != topic {
+			continue
+		}
+		a.l.mu.Lock()
+		first := a.denied == ""
+		a.denied, a.deniedAt = denied, c.now()
+		a.l.mu.Unlock()
+		if first {
+			c.log.Warn().Str("topic", topic).Int32("partition", a.id).Str("reason", denied).Msg("fetch refused, trying again")
+		}
+	}
+}
