@@ -186,7 +186,43 @@ func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.
 	conn := tls.Client(raw, config)
 	if err := conn.HandshakeContext(ctx); err != nil {
 		_ = raw.Close()
-		return nil, fmt.Errorf("TLS handshake with %s: %w", address, err)
+		return nil, &HandshakeError{Address: address, Remedy: remedy(err), Err: err}
 	}
 	return conn, nil
+}
+
+// HandshakeError is a server that TLS could not be agreed on with. Nothing was
+// sent to it.
+type HandshakeError struct {
+	Address string // host:port
+	Remedy  string // "" where none is known
+	Err     error
+}
+
+// Error returns address, cause and remedy in one line.
+func (e *HandshakeError) Error() string {
+	text := fmt.Sprintf("TLS handshake with %s: %v", e.Address, e.Err)
+	if e.Remedy != "" {
+		text += ": " + e.Remedy
+	}
+	return text
+}
+
+// Unwrap returns the cause.
+func (e *HandshakeError) Unwrap() error { return e.Err }
+
+// remedy is what helps against a handshake that failed; "": not known.
+func remedy(err error) string {
+	var invalid x509.CertificateInvalidError
+	switch {
+	case errors.As(err, new(x509.HostnameError)):
+		return "name the server as its certificate does, or set tls.server_name to a name that stands in it"
+	case errors.As(err, new(x509.UnknownAuthorityError)):
+		return "set tls.ca_file to the authority that has signed the server's certificate"
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
+		return "renew the server's certificate, or set this machine's clock right"
+	case errors.As(err, new(tls.RecordHeaderError)):
+		return "the server does not speak TLS on this port: name the port on which it does"
+	}
+	return ""
 }

@@ -50,7 +50,10 @@ func newKey(t *testing.T) *ecdsa.PrivateKey {
 func issue(t *testing.T, template, parent *x509.Certificate, key, signer *ecdsa.PrivateKey) *x509.Certificate {
 	t.Helper()
 	template.SerialNumber = big.NewInt(time.Now().UnixNano())
-	template.NotBefore, template.NotAfter = time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
+	template.NotBefore = time.Now().Add(-time.Hour)
+	if template.NotAfter.IsZero() {
+		template.NotAfter = time.Now().Add(time.Hour)
+	}
 	if parent == nil {
 		parent = template
 	}
@@ -320,5 +323,51 @@ func TestConfigNamesTheKeyAtFault(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A server that cannot be trusted, or is not what was expected, is refused
+// before anything is sent, and the error says what helps.
+func TestHandshakeErrorsNameTheRemedy(t *testing.T) {
+	dir := t.TempDir()
+	ca, other := newAuthority(t, "ca"), newAuthority(t, "other")
+	trusted, unknown := filepath.Join(dir, "ca"), filepath.Join(dir, "other")
+	put(t, trusted, ca.pem())
+	put(t, unknown, other.pem())
+	cert, key := ca.leaf(t, "server", "127.0.0.1")
+	good := serve(t, cert, key, nil)
+	named, namedKey := ca.leaf(t, "server", "kafka.example")
+	elsewhere := serve(t, named, namedKey, nil)
+	k := newKey(t)
+	old := &x509.Certificate{Subject: pkix.Name{CommonName: "old"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, NotAfter: time.Now().Add(-time.Minute)}
+	der, err := x509.MarshalECPrivateKey(k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	expired := serve(t, toPEM("CERTIFICATE", issue(t, old, ca.cert, k, ca.key).Raw), toPEM("EC PRIVATE KEY", der), nil)
+	plain := httptest.NewServer(http.NotFoundHandler())
+	defer plain.Close()
+
+	for name, test := range map[string]struct {
+		url, ca, remedy string
+	}{
+		"another name":         {elsewhere.URL, trusted, "server_name"},
+		"an unknown authority": {good.URL, unknown, "tls.ca_file"},
+		"an old certificate":   {expired.URL, trusted, "renew"},
+		"plain text":           {plain.URL, trusted, "does not speak TLS"},
+	} {
+		d, err := TLS{CAFile: test.ca}.Dialer()
+		if err != nil {
+			t.Fatal(err)
+		}
+		address := strings.TrimPrefix(strings.TrimPrefix(test.url, "https://"), "http://")
+		conn, err := d.DialContext(t.Context(), "tcp", address)
+		if conn != nil {
+			_ = conn.Close()
+		}
+		var refused *HandshakeError
+		if !errors.As(err, &refused) || refused.Address != address || !strings.Contains(refused.Remedy, test.remedy) || !strings.Contains(err.Error(), refused.Remedy) {
+			t.Errorf("%s: %v, want a *HandshakeError with a remedy about %s", name, err, test.remedy)
+		}
 	}
 }
