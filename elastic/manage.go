@@ -253,6 +253,9 @@ type IndexStats struct {
 	// number; -1 for a shard that was never written to. It is nil where the
 	// server does not tell (shards that cannot be addressed).
 	MaxSeqNo []int64
+	// Settled is the global checkpoint of each shard: up to it no operation is
+	// under way any more, and none will be undone. Nil with MaxSeqNo.
+	Settled []int64
 }
 
 // IndexStats asks for what one index holds. It needs the privilege monitor.
@@ -278,7 +281,8 @@ func (c *Client) IndexStats(ctx context.Context, index string) (IndexStats, erro
 					Primary bool `json:"primary"`
 				} `json:"routing"`
 				SeqNo *struct {
-					Max int64 `json:"max_seq_no"`
+					Max     int64 `json:"max_seq_no"`
+					Settled int64 `json:"global_checkpoint"`
 				} `json:"seq_no"`
 			} `json:"shards"`
 		} `json:"indices"`
@@ -303,7 +307,7 @@ func (c *Client) IndexStats(ctx context.Context, index string) (IndexStats, erro
 		Docs: facts.Primaries.Docs.Count, Deleted: facts.Primaries.Docs.Deleted, Bytes: facts.Primaries.Store.Size,
 		Searches: facts.Total.Search.Query,
 	}
-	numbers := make([]int64, len(facts.Shards))
+	numbers, settled := make([]int64, len(facts.Shards)), make([]int64, len(facts.Shards))
 	for shard, copies := range facts.Shards {
 		n, err := strconv.Atoi(shard)
 		if err != nil || n < 0 || n >= len(numbers) {
@@ -312,7 +316,7 @@ func (c *Client) IndexStats(ctx context.Context, index string) (IndexStats, erro
 		primary := false
 		for _, copied := range copies {
 			if copied.Routing.Primary && copied.SeqNo != nil {
-				numbers[n], primary = copied.SeqNo.Max, true
+				numbers[n], settled[n], primary = copied.SeqNo.Max, copied.SeqNo.Settled, true
 			}
 		}
 		if !primary {
@@ -320,7 +324,7 @@ func (c *Client) IndexStats(ctx context.Context, index string) (IndexStats, erro
 		}
 	}
 	if len(numbers) > 0 {
-		s.MaxSeqNo = numbers
+		s.MaxSeqNo, s.Settled = numbers, settled
 	}
 	return s, nil
 }

@@ -76,12 +76,12 @@ func TestCreateIndexThatIsThere(t *testing.T) {
 func TestIndexStats(t *testing.T) {
 	var asked []string
 	const whole = `{"indices":{"a":{"primaries":{"docs":{"count":7,"deleted":2},"store":{"size_in_bytes":99}},"total":{"search":{"query_total":5}},"shards":{
-		"1":[{"routing":{"primary":false},"seq_no":{"max_seq_no":3}},{"routing":{"primary":true},"seq_no":{"max_seq_no":4}}],"0":[{"routing":{"primary":true},"seq_no":{"max_seq_no":-1}}]}}}}`
+		"1":[{"routing":{"primary":false},"seq_no":{"max_seq_no":3}},{"routing":{"primary":true},"seq_no":{"max_seq_no":4,"global_checkpoint":2}}],"0":[{"routing":{"primary":true},"seq_no":{"max_seq_no":-1,"global_checkpoint":-1}}]}}}}`
 	c := newClient(t, asking(&asked, whole,
 		strings.ReplaceAll(whole, `"primary":true`, `"primary":false`), strings.ReplaceAll(whole, `"1":[`, `"2":[`), `{"indices":{"b":{}}}`,
 		`{"error":{"type":"api_not_available_exception"}}`, `{"_shards":{"total":1},"hits":{"total":{"value":12}}}`))
 	got, err := c.IndexStats(t.Context(), "a")
-	if want := (IndexStats{Docs: 7, Deleted: 2, Bytes: 99, Searches: 5, MaxSeqNo: []int64{-1, 4}}); err != nil || !reflect.DeepEqual(got, want) {
+	if want := (IndexStats{Docs: 7, Deleted: 2, Bytes: 99, Searches: 5, MaxSeqNo: []int64{-1, 4}, Settled: []int64{-1, 2}}); err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, %v", got, err)
 	}
 	for range 3 { // no primary, a shard that is missing, an alias
