@@ -38,12 +38,6 @@ func (s *sum) add(id string, version int64, content uint64) {
 // narrowed before ids are fetched.
 const bucketCount = 256
 
-// digestKey is what documents are summed up by.
-type digestKey struct {
-	customer string
-	bucket   int
-}
-
 func bucketOf(id string) int { return int(xxhash.Sum64String(id) >> 56) }
 
 // contentHash is that of a document's canonical form: keys sorted, numbers by

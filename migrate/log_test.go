@@ -435,7 +435,9 @@ func (r logRules) search(ops []byte, fence int) string {
 	}
 	seen := map[logMoment]bool{}
 	var visit func(m logMoment, trace string) string
-	apply := func(s side, k int, tombstone bool) side { return rules{}.liveOnNew(s, ops[k], firstVersion+k, tombstone) }
+	apply := func(s side, k int, tombstone bool) side {
+		return rules{}.liveOnNew(s, ops[k], firstVersion+k, tombstone)
+	}
 	visit = func(m logMoment, trace string) string {
 		if seen[m] {
 			return ""

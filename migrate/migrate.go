@@ -76,6 +76,9 @@ type Config struct {
 type Manager struct {
 	Config
 	store store
+	// partNumbers is how many sequence numbers a part of a verification has, at
+	// least.
+	partNumbers int64
 }
 
 // New returns a manager.
@@ -86,7 +89,7 @@ func New(c Config) *Manager {
 	if c.Poll <= 0 {
 		c.Poll = time.Second
 	}
-	return &Manager{Config: c, store: store{c.Control}}
+	return &Manager{Config: c, store: store{c.Control}, partNumbers: partNumbers}
 }
 
 // Refusal is why a verb may not be carried out now, and what would help.

@@ -255,7 +255,7 @@ func TestUnsuitable(t *testing.T) {
 func TestStatusLine(t *testing.T) {
 	s := Status{
 		Job:   &Job{Name: "j7", State: Backfilling, Backfill: Backfill{Count: 4, Total: 673_000_000}, Throttle: Limits{Concurrency: 16}, Fence: Fence{Epoch: 17, Passed: true}},
-		Owner: "a", Seen: 412_000_000, Epoch: 17, Progress: Progress{Rate: 18_400, Concurrency: 6, Reason: "live lag 9 records > 5s"},
+		Owner: "a", Seen: 412_000_000, Reached: 412_000_000, Epoch: 17, Progress: Progress{Rate: 18_400, Concurrency: 6, Reason: "live lag 9 records > 5s"},
 	}
 	const want = "j7 BACKFILLING 61.2% 412M/673M docs 18.4k/s eta 3h56m conc 6/16 throttled: live lag 9 records > 5s epoch 17 fence ok verify -"
 	if got := s.Line(); got != want {

@@ -10,8 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cespare/xxhash/v2"
-
 	"github.com/sluicehq/sluice/elastic"
 	"github.com/sluicehq/sluice/partition"
 )
@@ -63,6 +61,7 @@ type Report struct {
 	Customers int   `json:"customers"`
 	Old       int64 `json:"old"`     // documents that were looked at
 	New       int64 `json:"new"`     // on each side
+	Reused    int64 `json:"reused"`  // of both, those that an earlier verification has read and nothing has changed
 	Sampled   int64 `json:"sampled"` // whose contents were compared
 	Settled   int64 `json:"settled"` // that differed at first sight only
 	// Unsettled are documents that changed each time they were looked at.
@@ -154,9 +153,10 @@ type verification struct {
 	large  map[string]bool
 	dirty  []mark // customers that have a dirty mark as it was at the beginning
 
-	mu     sync.Mutex
 	sample map[string]place // by id
-	share  uint64           // ids whose hash is below it are sampled
+
+	mu        sync.Mutex
+	customers map[string]bool // that were met
 }
 
 type mark struct {
@@ -266,27 +266,21 @@ func (v *verification) suspects(ctx context.Context) (map[place]*difference, err
 	if v.check.Level == L0 && v.field != "" {
 		return v.suspectCounts(ctx)
 	}
-	old, err := v.digests(ctx, true)
+	old, renewed, err := v.digests(ctx)
 	if err != nil {
 		return nil, err
 	}
-	renewed, err := v.digests(ctx, false)
-	if err != nil {
-		return nil, err
-	}
-	customers := map[string]bool{}
-	differ := map[digestKey]bool{}
-	for _, sides := range [][2]map[digestKey]*sum{{old, renewed}, {renewed, old}} {
-		for key, have := range sides[0] {
-			customers[key.customer] = true
-			other := sides[1][key]
-			if other == nil || *other != *have && (v.check.Level != L0 || other.count != have.count) {
-				differ[key] = true
-			}
+	differ := map[int]bool{}
+	for g := range groupCount {
+		if old[g] != renewed[g] && (v.check.Level != L0 || old[g].count != renewed[g].count) {
+			differ[g] = true
 		}
 	}
-	v.report.Customers = len(customers)
-	found, err := v.collect(ctx, differ)
+	customers, err := v.named(ctx, differ)
+	if err != nil {
+		return nil, err
+	}
+	found, err := v.collect(ctx, customers, differ)
 	if err != nil {
 		return nil, err
 	}
@@ -318,31 +312,70 @@ func (v *verification) suspectCounts(ctx context.Context) (map[place]*difference
 			renewed[customer] += n
 		}
 	}
-	differ := map[digestKey]bool{}
+	var customers []string
+	differ := map[int]bool{}
 	for customer := range maps.Keys(old) {
 		v.report.Old += old[customer]
 		if old[customer] != renewed[customer] {
-			v.differs(differ, customer)
+			customers = append(customers, customer)
 		}
 	}
 	for customer, n := range renewed {
 		v.report.New += n
 		if _, known := old[customer]; !known {
-			v.differs(differ, customer)
+			customers = append(customers, customer)
+		}
+	}
+	for _, customer := range customers {
+		for _, g := range v.groups(customer) {
+			differ[g] = true
 		}
 	}
 	v.report.Customers = len(old)
-	return v.collect(ctx, differ)
+	return v.collect(ctx, customers, differ)
 }
 
-func (v *verification) differs(differ map[digestKey]bool, customer string) {
+// groups are those that a customer's documents are summed up in.
+func (v *verification) groups(customer string) []int {
 	if !v.large[customer] {
-		differ[digestKey{customer: customer}] = true
-		return
+		return []int{v.group(customer, "")}
 	}
-	for bucket := range bucketCount {
-		differ[digestKey{customer, bucket}] = true
+	first := v.group(customer, "") - bucketOf("")
+	groups := make([]int, bucketCount)
+	for bucket := range groups {
+		groups[bucket] = ((first+bucket)%groupCount + groupCount) % groupCount
 	}
+	return groups
+}
+
+// named returns the customers whose documents are in some groups, where the
+// server can tell, and counts all customers.
+func (v *verification) named(ctx context.Context, groups map[int]bool) (customers []string, err error) {
+	known := v.customers
+	if v.field != "" && v.check.Customer == "" {
+		known = map[string]bool{}
+		for _, index := range append(v.job.indices(), v.job.Source) {
+			counts, err := v.counts(ctx, index)
+			if err != nil {
+				return nil, err
+			}
+			for customer := range counts {
+				known[customer] = true
+			}
+		}
+	} else if before := v.job.Verified; before != nil && v.report.Reused > 0 {
+		v.report.Customers = before.Customers // those of what was not read again are not known
+	}
+	v.report.Customers = max(v.report.Customers, len(known))
+	if v.field == "" {
+		return nil, nil
+	}
+	for customer := range known {
+		if slices.ContainsFunc(v.groups(customer), func(g int) bool { return groups[g] }) {
+			customers = append(customers, customer)
+		}
+	}
+	return customers, nil
 }
 
 func (v *verification) counts(ctx context.Context, index string) (map[string]int64, error) {
@@ -359,13 +392,6 @@ func (v *verification) counts(ctx context.Context, index string) (map[string]int
 	}
 }
 
-func (v *verification) key(customer, id string) digestKey {
-	if v.large[customer] {
-		return digestKey{customer, bucketOf(id)}
-	}
-	return digestKey{customer: customer}
-}
-
 // content returns the hash of a document's content where all are compared.
 func (v *verification) content(hit *elastic.Hit) (uint64, error) {
 	if v.check.Level != L2 || !v.check.Full {
@@ -374,81 +400,108 @@ func (v *verification) content(hit *elastic.Hit) (uint64, error) {
 	return contentHash(hit.Source, v.check.Ignore)
 }
 
-// digests sums one side up by customer.
-func (v *verification) digests(ctx context.Context, old bool) (map[digestKey]*sum, error) {
-	sums := map[digestKey]*sum{}
-	v.sample, v.share = map[string]place{}, ^uint64(0)/100
-	if v.check.Customer != "" {
-		v.share = ^uint64(0) // all of a customer that is looked at alone
+// digests sums both sides up by customer.
+func (v *verification) digests(ctx context.Context) (old, renewed map[int]sum, err error) {
+	old, renewed = map[int]sum{}, map[int]sum{}
+	v.sample, v.customers = map[string]place{}, map[string]bool{}
+	parts, err := v.plan(ctx)
+	if err != nil {
+		return nil, nil, err
 	}
-	err := v.scan(ctx, old, nil, func(customer string, hit *elastic.Hit) error {
-		content, err := v.content(hit)
-		if err != nil {
-			return fmt.Errorf("%s/%s: %w", hit.Index, hit.ID, err)
+	if parts != nil {
+		err = v.readParts(ctx, parts)
+	} else {
+		parts, err = v.readWhole(ctx)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, p := range parts {
+		if p.Index == v.job.Source {
+			p.addTo(old)
+			v.report.Old += p.Docs
+			v.report.Foreign += p.Foreign
+			continue
 		}
-		key := v.key(customer, hit.ID)
-		if sums[key] == nil {
-			sums[key] = &sum{}
+		p.addTo(renewed)
+		v.report.New += p.Docs
+		for id, s := range p.Sample {
+			v.sample[id] = place{s.Customer, p.Index, id, s.Routing}
 		}
-		sums[key].add(hit.ID, hit.Version, content)
-		if old {
-			v.report.Old++
-		} else {
-			v.report.New++
-			v.take(customer, hit)
-		}
-		return nil
-	})
-	return sums, err
+	}
+	return old, renewed, nil
 }
 
-// take adds a document to the sample: those with the lowest hashes, 1 % of all
-// and no more than fit.
-func (v *verification) take(customer string, hit *elastic.Hit) {
-	if v.check.Level != L2 || v.check.Full || xxhash.Sum64String(hit.ID) > v.share {
-		return
+// readWhole reads both sides where parts cannot be kept: of one customer, all of
+// whose contents are compared, or where shards cannot be addressed.
+func (v *verification) readWhole(ctx context.Context) ([]*partSum, error) {
+	var parts []*partSum
+	for _, old := range []bool{true, false} {
+		sides := map[part]*partSum{}
+		err := v.scan(ctx, old, nil, func(shard int, hit *elastic.Hit) error {
+			of := part{Index: hit.Index, Shard: shard}
+			p := sides[of]
+			if p == nil {
+				p = &partSum{part: of, number: -1}
+				p.restart()
+				if v.check.Customer != "" {
+					p.Share = ^uint64(0)
+				}
+				sides[of] = p
+				parts = append(parts, p)
+			}
+			return v.sumUp(p, hit, mostSampled)
+		})
+		if err != nil {
+			return nil, err
+		}
 	}
-	v.sample[hit.ID] = place{customer, hit.Index, hit.ID, hit.Routing}
-	if len(v.sample) > mostSampled {
-		v.share /= 2
-		maps.DeleteFunc(v.sample, func(id string, _ place) bool { return xxhash.Sum64String(id) > v.share })
+	return parts, nil
+}
+
+// judge says whose a document is, and whether it counts; foreign: whether
+// somebody else has written it since the fence.
+func (v *verification) judge(old bool, shard int, hit *elastic.Hit) (customer string, foreign, ok bool, err error) {
+	foreign = old && v.foreign(shard, hit)
+	customer, ok = v.by.Of(hit.ID, hit.Routing, hit.Source)
+	if !ok && old && !slices.Contains(v.job.Waived, "*") && !slices.Contains(v.job.Waived, hit.ID) {
+		err = fmt.Errorf("document %q of %s names no customer", hit.ID, hit.Index)
 	}
+	return customer, foreign, ok && (v.check.Customer == "" || customer == v.check.Customer), err
 }
 
 // scan visits every live document of one side, one at a time.
-func (v *verification) scan(ctx context.Context, old bool, customers []string, visit func(customer string, hit *elastic.Hit) error) error {
+func (v *verification) scan(ctx context.Context, old bool, customers []string, visit func(shard int, hit *elastic.Hit) error) error {
 	indices := v.job.indices()
 	if old {
 		indices = []string{v.job.Source}
 	}
-	source := v.by.source()
-	if v.check.Level == L2 && v.check.Full {
-		source = true
-	}
+	var one sync.Mutex
 	visited := func(shard int, hits []elastic.Hit) error {
-		v.mu.Lock()
-		defer v.mu.Unlock()
+		one.Lock()
+		defer one.Unlock()
 		for i := range hits {
-			hit := &hits[i]
-			if old && v.foreign(shard, hit) {
-				v.report.Foreign++
-			}
-			customer, ok := v.by.Of(hit.ID, hit.Routing, hit.Source)
-			if !ok {
-				if old && !slices.Contains(v.job.Waived, "*") && !slices.Contains(v.job.Waived, hit.ID) {
-					return fmt.Errorf("document %q of %s names no customer", hit.ID, hit.Index)
-				}
-				continue
-			}
-			if v.check.Customer != "" && customer != v.check.Customer {
-				continue
-			}
-			if err := visit(customer, hit); err != nil {
+			if err := visit(shard, &hits[i]); err != nil {
 				return err
 			}
 		}
 		return nil
 	}
+	return v.beside(ctx, func(ctx context.Context, work chan<- func() error) error {
+		return v.parts(ctx, indices, v.source(), v.query(customers), visited, work)
+	})
+}
+
+// source is what is read of the documents.
+func (v *verification) source() any {
+	if v.check.Level == L2 && v.check.Full {
+		return true
+	}
+	return v.by.source()
+}
+
+// beside does what hand hands out, several at a time. The first error ends it.
+func (v *verification) beside(ctx context.Context, hand func(ctx context.Context, work chan<- func() error) error) error {
 	work := make(chan func() error)
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -462,7 +515,7 @@ func (v *verification) scan(ctx context.Context, old bool, customers []string, v
 			}
 		})
 	}
-	err := v.parts(ctx, indices, source, v.query(customers), visited, work)
+	err := hand(ctx, work)
 	close(work)
 	workers.Wait()
 	if err == nil && ctx.Err() != nil {
@@ -550,26 +603,20 @@ type difference struct {
 	class   string
 }
 
-// collect names the documents of customers or buckets that differ.
-func (v *verification) collect(ctx context.Context, differ map[digestKey]bool) (map[place]*difference, error) {
+// collect names the documents of groups that differ; customers are all that are
+// in them, nil where that is not known.
+func (v *verification) collect(ctx context.Context, customers []string, differ map[int]bool) (map[place]*difference, error) {
 	found := map[place]*difference{}
 	if len(differ) == 0 {
 		return found, nil
 	}
-	var customers []string
-	for key := range differ {
-		customers = append(customers, key.customer)
-	}
-	slices.Sort(customers)
-	customers = slices.Compact(customers)
-	v.tell("%d customers differ at first sight", len(customers))
+	v.tell("documents of %d groups of customers differ at first sight", len(differ))
 	type seen struct {
 		version int64
 		content uint64
 	}
 	old := map[place]seen{}
 	twice := map[string]int{} // of the legacy index, by id
-	foreign := v.report.Foreign
 	add := func(p place) (*difference, error) {
 		if found[p] == nil {
 			if len(found) >= mostDifferences {
@@ -579,25 +626,28 @@ func (v *verification) collect(ctx context.Context, differ map[digestKey]bool) (
 		}
 		return found[p], nil
 	}
-	err := v.scan(ctx, true, customers, func(customer string, hit *elastic.Hit) error {
-		if !differ[v.key(customer, hit.ID)] {
-			return nil
+	differing := func(old bool, shard int, hit *elastic.Hit) (customer string, content uint64, ok bool, err error) {
+		if customer, _, ok, err = v.judge(old, shard, hit); err != nil || !ok || !differ[v.group(customer, hit.ID)] {
+			return "", 0, false, err
 		}
-		content, err := v.content(hit)
-		p := place{customer, v.router.Route([]byte(customer)).New, hit.ID, hit.Routing}
-		old[p] = seen{hit.Version, content}
+		content, err = v.content(hit)
+		return customer, content, true, err
+	}
+	err := v.scan(ctx, true, customers, func(shard int, hit *elastic.Hit) error {
+		customer, content, ok, err := differing(true, shard, hit)
+		if err != nil || !ok {
+			return err
+		}
+		old[place{customer, v.router.Route([]byte(customer)).New, hit.ID, hit.Routing}] = seen{hit.Version, content}
 		twice[hit.ID]++
-		return err
+		return nil
 	})
 	if err != nil {
 		return nil, err
 	}
-	err = v.scan(ctx, false, customers, func(customer string, hit *elastic.Hit) error {
-		if !differ[v.key(customer, hit.ID)] {
-			return nil
-		}
-		content, err := v.content(hit)
-		if err != nil {
+	err = v.scan(ctx, false, customers, func(shard int, hit *elastic.Hit) error {
+		customer, content, ok, err := differing(false, shard, hit)
+		if err != nil || !ok {
 			return err
 		}
 		p := place{customer, hit.Index, hit.ID, hit.Routing}
@@ -618,7 +668,6 @@ func (v *verification) collect(ctx context.Context, differ map[digestKey]bool) (
 		}
 		d.copies = twice[p.id]
 	}
-	v.report.Foreign = foreign // they were counted by the first scan
 	return found, nil
 }
 
