@@ -4,11 +4,13 @@ import (
 	"context"
 	"os"
 	"os/signal"
+	"sync"
 	"syscall"
 
 	"github.com/spf13/cobra"
 
 	"github.com/sluicehq/sluice/cmd/sluice/internal/app"
+	"github.com/sluicehq/sluice/cmd/sluice/internal/flood"
 )
 
 func newRun() *cobra.Command {
@@ -36,15 +38,23 @@ certificates anew.`,
 				return &exit{exitBadConfig, err}
 			}
 			ctx, stop := untilSignal(cmd.Context(), func(s os.Signal) {
-				log.Info().Str("signal", s.String()).Stringer("at_most", cfg.ShutdownTimeout).Msg("stopping; a second signal ends the process at once")
+				log.Info().Str("signal", s.String()).Dur("at_most_ms", cfg.ShutdownTimeout).Msg("stopping; a second signal ends the process at once")
 			})
 			defer stop()
+			limiter := flood.New()
+			log = log.Hook(limiter)
 			sluice, err := app.New(cfg, app.Options{Log: log, Version: readBuild().version})
 			if err != nil {
 				return &exit{exitBadConfig, err}
 			}
 			go onHangUp(ctx, sluice.Reload)
-			if err := sluice.Run(ctx); err != nil {
+			var wg sync.WaitGroup
+			running, end := context.WithCancel(context.WithoutCancel(ctx))
+			wg.Go(func() { limiter.Summarise(running, log) })
+			err = sluice.Run(ctx)
+			end()
+			wg.Wait()
+			if err != nil {
 				return err
 			}
 			log.Info().Msg("stopped")
