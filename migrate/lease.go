@@ -26,6 +26,7 @@ type Progress struct {
 	Concurrency int     `json:"concurrency"`
 	Max         int     `json:"max"`
 	Reason      string  `json:"reason,omitempty"` // of throttling; "": none
+	Class       string  `json:"class,omitempty"`  // its kind, one of a few words
 }
 
 var errLeaseLost = errors.New("another runner has taken the job over")

@@ -98,7 +98,7 @@ func (r *runner) run(ctx context.Context, name string) error {
 		// Each step looks at what is true now, so it is simply repeated.
 		r.m.Log.Warn().Err(err).Str("job", name).Msg("trying again")
 		r.tell("trying again: %v", err)
-		r.report(Progress{Reason: err.Error()}, false)
+		r.report(Progress{Reason: err.Error(), Class: "trouble"}, false)
 		if err := sleep(ctx, wait); err != nil {
 			return err
 		}
@@ -250,6 +250,20 @@ func (r *runner) sweep(ctx context.Context, j *Job) error {
 }
 
 const sweepPage = 1000
+
+// purgeAll removes the tombstone documents of the new side, unless they are to
+// stay.
+func (r *runner) purgeAll(ctx context.Context, j *Job) error {
+	if r.m.Tombstones {
+		return nil
+	}
+	for _, t := range j.Targets {
+		if err := r.purge(ctx, t.Index); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
 // purge removes the tombstone documents of an index, until a search finds none.
 func (r *runner) purge(ctx context.Context, index string) error {

@@ -179,9 +179,9 @@ func (c *copyRun) throttle(ctx context.Context, stop context.CancelCauseFunc) {
 		c.mu.size = t.BulkBytes
 		copied, trouble := c.mu.copied, c.mu.trouble
 		c.mu.Unlock()
-		p := Progress{Concurrency: t.Concurrency, Max: job.Throttle.Concurrency, Reason: t.Reason}
-		if p.Reason == "" {
-			p.Reason = trouble
+		p := Progress{Concurrency: t.Concurrency, Max: job.Throttle.Concurrency, Reason: t.Reason, Class: t.Class}
+		if p.Reason == "" && trouble != "" {
+			p.Reason, p.Class = trouble, "trouble"
 		}
 		if spent := now.Sub(since); spent >= 10*time.Second || spent > 0 && counted == 0 {
 			p.Rate = float64(copied-counted) / spent.Seconds()

@@ -65,8 +65,8 @@ func (m *Manager) Status(ctx context.Context, name string) (*Status, error) {
 	case !errors.Is(err, partition.ErrNotFound):
 		return nil, err
 	}
-	if j.State == Dual && !j.Fence.Passed && m.Group != nil {
-		if s.Fence, err = m.Group.Fence(ctx, j.Fence.Epoch); err != nil {
+	if m.Group != nil && (j.State == Dual && !j.Fence.Passed || j.State == Sweeping) {
+		if s.Fence, err = m.Group.Fence(ctx, max(j.Fence.Epoch, s.Epoch)); err != nil {
 			return nil, err
 		}
 	}

@@ -148,9 +148,10 @@ type Signals struct {
 type Throttle struct {
 	Concurrency int
 	BulkBytes   int
-	// Reason says what held it back at the last look; "": nothing.
-	Reason string
-	raised time.Time
+	// Reason says what held it back at the last look, and Class is its kind, one
+	// of a few words; "": nothing.
+	Reason, Class string
+	raised        time.Time
 }
 
 const (
@@ -164,18 +165,19 @@ func (t Throttle) Next(now time.Time, s Signals, l Limits) Throttle {
 	if t.BulkBytes == 0 { // the first look: begin low
 		t.Concurrency, t.BulkBytes, t.raised = min(2, l.Concurrency), l.BulkBytes, now
 	}
-	stop, slow := s.verdict(now, l)
+	class, why, stop := s.verdict(now, l)
+	t.Class = class
 	switch {
-	case stop != "":
+	case stop:
 		// Hibernate, and look again: nothing is given up by one spike.
-		t.Concurrency, t.Reason, t.raised = 0, stop, now
-	case slow != "":
+		t.Concurrency, t.Reason, t.raised = 0, why, now
+	case why != "":
 		if t.Concurrency > 1 || t.BulkBytes <= leastBulk {
 			t.Concurrency /= 2
 		} else {
 			t.BulkBytes = max(leastBulk, t.BulkBytes/2)
 		}
-		t.Reason, t.raised = slow, now
+		t.Reason, t.raised = why, now
 	default:
 		t.Reason = ""
 		if t.Concurrency == 0 {
@@ -192,40 +194,40 @@ func (t Throttle) Next(now time.Time, s Signals, l Limits) Throttle {
 	t.Concurrency = min(t.Concurrency, l.Concurrency)
 	t.BulkBytes = min(t.BulkBytes, l.BulkBytes)
 	if l.Concurrency == 0 && t.Reason == "" {
-		t.Reason = "concurrency 0"
+		t.Reason, t.Class = "concurrency 0", "concurrency"
 	}
 	return t
 }
 
-// verdict says why work must stop, or go slower.
-func (s *Signals) verdict(now time.Time, l Limits) (stop, slow string) {
+// verdict says why work must go slower, or stop; class is the reason's kind.
+func (s *Signals) verdict(now time.Time, l Limits) (class, why string, stop bool) {
 	switch {
 	case s.Paused != "":
-		return "paused: " + s.Paused, ""
+		return "paused", "paused: " + s.Paused, true
 	case !l.open(now):
-		return "outside the window " + l.Window, ""
+		return "window", "outside the window " + l.Window, true
 	case s.Red:
-		return "an index is red", ""
+		return "red", "an index is red", true
 	case s.Flood:
-		return "a disk is over its flood stage", ""
+		return "disk", "a disk is over its flood stage", true
 	case s.Disk > float64(l.Disk):
-		return fmt.Sprintf("disk %.0f%% > %d%%", s.Disk, l.Disk), ""
+		return "disk", fmt.Sprintf("disk %.0f%% > %d%%", s.Disk, l.Disk), true
 	case s.Unknown != "":
-		return "", s.Unknown
+		return "unknown", s.Unknown, false
 	case s.LagOver:
-		return "", fmt.Sprintf("live lag %s > %s", s.Lag, l.Lag)
+		return "lag", fmt.Sprintf("live lag %s > %s", s.Lag, l.Lag), false
 	case s.Rejected > 0:
-		return "", fmt.Sprintf("%d rejected", s.Rejected)
+		return "rejected", fmt.Sprintf("%d rejected", s.Rejected), false
 	case s.Bulks > 0 && s.Usual > 0 && float64(s.Bulk) > l.BulkSlower*float64(s.Usual):
-		return "", fmt.Sprintf("bulks take %s, usually %s", s.Bulk.Round(time.Millisecond), s.Usual.Round(time.Millisecond))
+		return "bulk", fmt.Sprintf("bulks take %s, usually %s", s.Bulk.Round(time.Millisecond), s.Usual.Round(time.Millisecond)), false
 	case l.Search > 0 && s.Search > l.Search:
-		return "", fmt.Sprintf("searches take %s > %s", s.Search.Round(time.Millisecond), l.Search)
+		return "search", fmt.Sprintf("searches take %s > %s", s.Search.Round(time.Millisecond), l.Search), false
 	case s.Queue > l.Queue:
-		return "", fmt.Sprintf("write queue %d > %d", s.Queue, l.Queue)
+		return "queue", fmt.Sprintf("write queue %d > %d", s.Queue, l.Queue), false
 	case s.Pressure > 0.8:
-		return "", fmt.Sprintf("indexing pressure %.0f%%", 100*s.Pressure)
+		return "pressure", fmt.Sprintf("indexing pressure %.0f%%", 100*s.Pressure), false
 	case s.Probe != "":
-		return "", "probe: " + s.Probe
+		return "probe", "probe: " + s.Probe, false
 	}
-	return "", ""
+	return "", "", false
 }

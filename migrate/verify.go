@@ -82,6 +82,16 @@ func (r *Report) Clean() bool {
 	return len(r.Classes) == 0 && r.Unsettled == 0 && r.Foreign == 0 && len(r.Bad) == 0
 }
 
+// Differences counts the documents that differ by class, those of which there
+// are none too.
+func (r *Report) Differences() map[string]int64 {
+	counts := map[string]int64{"unsettled": r.Unsettled, "foreign": r.Foreign}
+	for _, class := range []string{missingOnNew, extraOnNew, newOlder, oldOlder, contentDiffers, duplicateInOld} {
+		counts[class] = r.Classes[class]
+	}
+	return counts
+}
+
 const (
 	samplesPerClass = 10
 	mostBad         = 100

@@ -385,6 +385,7 @@ Exit code 75 says that the fence has not passed yet.`,
 			if result, over, err := from.choose(ctx, m); over || err != nil {
 				return result, err
 			}
+			defer m.serve()()
 			return m.Backfill(ctx, flags.request(listed("--waive", waive)...), waive, m.watch(ctx))
 		})
 	from.add(cmd)
@@ -426,7 +427,8 @@ func newMigrateRun() *cobra.Command {
 	var from copyFrom
 	cmd := flags.verb("run", "Walks a job to SYNCED: dual-write, backfill, verify",
 		`Walks a job from CREATED to SYNCED and verifies it. It waits for the fences by
-itself, may be killed and repeated at any time, and several may run.
+itself, may be killed and repeated at any time, and several may run. While it works,
+/metrics and /v1/jobs are served on admin.address.
 
 With --source kafka it does not copy the old index but reads the topics again,
 from their beginning to the fence, and writes what the consumers write. It is
@@ -441,7 +443,23 @@ refused where the topics do not hold all that the index holds.`,
 	return cmd
 }
 
+// serve shows the job on the admin address while this process works on it. Where
+// that is taken, by a replica for one, the work goes on without.
+func (m *migration) serve() (stop func()) {
+	if m.cfg.Admin.Address == "" || m.flags.dryRun {
+		return func() {}
+	}
+	url, stop, err := app.ServeJobs(m.cfg.Admin, m.Manager, m.Log)
+	if err != nil {
+		m.tell(fmt.Sprintf("no metrics of this process: %v (another address: --set admin.address=HOST:PORT)", err))
+		return func() {}
+	}
+	m.tell("metrics: " + url + "/metrics")
+	return stop
+}
+
 func (m *migration) run(ctx context.Context) (migrate.Result, error) {
+	defer m.serve()()
 	status, err := m.Status(ctx, m.flags.job)
 	if err != nil {
 		return migrate.Result{}, err

@@ -255,4 +255,3 @@ func (t *tail) some(ctx context.Context, p sourcePartition, end int64, most int)
 	}
 	return nil, nil
 }
-

@@ -15,22 +15,30 @@ import (
 // jobLookEvery is how often the jobs are read for those who scrape.
 const jobLookEvery = 30 * time.Second
 
-// The metrics of migrations. Jobs that have come to their end have none. Why a job
-// is throttled is a sentence with figures in it: it stands in /v1/jobs, not in a
-// label.
+// The metrics of migrations. Those that have come to their end have none. Why one
+// is throttled is a sentence with figures in it: it stands in /v1/jobs; the label
+// has its kind, of which there are a few. Prometheus has a label job of its own.
 var (
-	descJobState = prometheus.NewDesc("sluice_job_state",
-		"1 for the state that a migration is in.", []string{"job", "state"}, nil)
-	descJobProgress = prometheus.NewDesc("sluice_job_progress_ratio",
-		"The share of a migration's documents that the backfill has seen, 0 to 1.", []string{"job"}, nil)
-	descJobRate = prometheus.NewDesc("sluice_job_documents_per_second",
-		"Documents that a migration's backfill copies in a second.", []string{"job"}, nil)
-	descJobThrottled = prometheus.NewDesc("sluice_job_throttled",
-		"1 while a migration's backfill is throttled, else 0; /v1/jobs says why.", []string{"job"}, nil)
-	descJobPaused = prometheus.NewDesc("sluice_job_paused",
-		"1 while a migration is paused, else 0; /v1/jobs says why.", []string{"job"}, nil)
-	descJobFailed = prometheus.NewDesc("sluice_job_failed_documents",
-		"Documents that a migration could not copy.", []string{"job"}, nil)
+	descMigrationState = prometheus.NewDesc("sluice_migration_state",
+		"1 for the state that a migration is in.", []string{"migration", "state"}, nil)
+	descMigrationProgress = prometheus.NewDesc("sluice_migration_progress_ratio",
+		"The share of a migration's documents that the backfill has seen, 0 to 1.", []string{"migration"}, nil)
+	descMigrationDocuments = prometheus.NewDesc("sluice_migration_documents",
+		"Documents that a migration's backfill has copied, by outcome: written, superseded (something newer was there) or failed.", []string{"migration", "outcome"}, nil)
+	descMigrationRate = prometheus.NewDesc("sluice_migration_documents_per_second",
+		"Documents that a migration's backfill copies in a second.", []string{"migration"}, nil)
+	descMigrationItems = prometheus.NewDesc("sluice_migration_items_left",
+		"Work items of a migration's backfill that are not done.", []string{"migration"}, nil)
+	descMigrationThrottled = prometheus.NewDesc("sluice_migration_throttled",
+		"1 while a migration's backfill is throttled, by the kind of reason; /v1/jobs says more.", []string{"migration", "reason"}, nil)
+	descMigrationPaused = prometheus.NewDesc("sluice_migration_paused",
+		"1 while a migration is paused, else 0; /v1/jobs says why.", []string{"migration"}, nil)
+	descMigrationLaggards = prometheus.NewDesc("sluice_migration_fence_laggards",
+		"Source partitions that the fence of a migration waits for; none where the process does not know.", []string{"migration"}, nil)
+	descMigrationDifferences = prometheus.NewDesc("sluice_migration_verify_differences",
+		"Documents that the last verification of a migration found to differ, by class.", []string{"migration", "class"}, nil)
+	descMigrationVerified = prometheus.NewDesc("sluice_migration_verified_timestamp_seconds",
+		"When the last verification of a migration began, in Unix time.", []string{"migration"}, nil)
 )
 
 // jobMetrics shows the migrations of the stream. They stand in the control index,
@@ -54,21 +62,27 @@ func (m *jobMetrics) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		if !m.asked.Swap(false) {
-			continue
+		if m.asked.Swap(false) {
+			m.look(ctx)
 		}
-		// What cannot be read is not shown, rather than shown as it was once; why
-		// it cannot be is told by what writes to the same cluster.
-		known, _ := m.jobs.list(ctx)
-		m.mu.Lock()
-		m.known = known
-		m.mu.Unlock()
 	}
+}
+
+// look reads the jobs. What cannot be read is not shown, rather than shown as it
+// was once; why it cannot be is told by what writes to the same cluster.
+func (m *jobMetrics) look(ctx context.Context) {
+	known, _ := m.jobs.list(ctx)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.known = known
 }
 
 // Describe implements prometheus.Collector.
 func (m *jobMetrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descJobState, descJobProgress, descJobRate, descJobThrottled, descJobPaused, descJobFailed} {
+	for _, d := range []*prometheus.Desc{
+		descMigrationState, descMigrationProgress, descMigrationDocuments, descMigrationRate, descMigrationItems,
+		descMigrationThrottled, descMigrationPaused, descMigrationLaggards, descMigrationDifferences, descMigrationVerified,
+	} {
 		ch <- d
 	}
 }
@@ -86,12 +100,26 @@ func (m *jobMetrics) Collect(ch chan<- prometheus.Metric) {
 		if s.Over() {
 			continue
 		}
-		gauge(descJobState, 1, s.Name, string(s.State))
-		gauge(descJobProgress, s.Share(), s.Name)
-		gauge(descJobRate, s.Progress.Rate, s.Name)
-		gauge(descJobThrottled, oneIf(s.Progress.Reason != ""), s.Name)
-		gauge(descJobPaused, oneIf(s.Paused != ""), s.Name)
-		gauge(descJobFailed, float64(s.Failed), s.Name)
+		gauge(descMigrationState, 1, s.Name, string(s.State))
+		gauge(descMigrationProgress, s.Share(), s.Name)
+		gauge(descMigrationDocuments, float64(s.Written), s.Name, "written")
+		gauge(descMigrationDocuments, float64(s.Newer), s.Name, "superseded")
+		gauge(descMigrationDocuments, float64(s.Failed), s.Name, "failed")
+		gauge(descMigrationRate, s.Progress.Rate, s.Name)
+		gauge(descMigrationItems, float64(s.Backfill.Count-s.Items), s.Name)
+		if class := s.Progress.Class; class != "" {
+			gauge(descMigrationThrottled, 1, s.Name, class)
+		}
+		gauge(descMigrationPaused, oneIf(s.Paused != ""), s.Name)
+		if s.Fence.Passed || len(s.Fence.Laggards) > 0 {
+			gauge(descMigrationLaggards, float64(len(s.Fence.Laggards)), s.Name)
+		}
+		if v := s.Verified; v != nil {
+			for class, n := range v.Differences() {
+				gauge(descMigrationDifferences, float64(n), s.Name, class)
+			}
+			gauge(descMigrationVerified, float64(v.At.UnixMilli())/1000, s.Name)
+		}
 	}
 }
 

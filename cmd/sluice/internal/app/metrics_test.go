@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -238,26 +239,50 @@ func TestJobMetrics(t *testing.T) {
 	}
 	running := status("j7", migrate.Backfilling)
 	running.Backfill.Count, running.Failed = 4, 3 // and nothing left to copy
-	running.Progress = migrate.Progress{Rate: 1500, Reason: "live lag 9.1s > 5s"}
+	running.Items, running.Written, running.Newer = 1, 70, 20
+	running.Progress = migrate.Progress{Rate: 1500, Reason: "live lag 9.1s > 5s", Class: "lag"}
+	running.Fence.Laggards = []string{"events/3", "events/4"}
+	running.Verified = &migrate.Report{At: time.Unix(1700000000, 0), Unsettled: 2}
 	m := &jobMetrics{known: []*migrate.Status{running, status("j6", migrate.Completed), status("j5", migrate.Cancelled)}}
-	want := `# HELP sluice_job_documents_per_second Documents that a migration's backfill copies in a second.
-# TYPE sluice_job_documents_per_second gauge
-sluice_job_documents_per_second{job="j7"} 1500
-# HELP sluice_job_failed_documents Documents that a migration could not copy.
-# TYPE sluice_job_failed_documents gauge
-sluice_job_failed_documents{job="j7"} 3
-# HELP sluice_job_paused 1 while a migration is paused, else 0; /v1/jobs says why.
-# TYPE sluice_job_paused gauge
-sluice_job_paused{job="j7"} 0
-# HELP sluice_job_progress_ratio The share of a migration's documents that the backfill has seen, 0 to 1.
-# TYPE sluice_job_progress_ratio gauge
-sluice_job_progress_ratio{job="j7"} 1
-# HELP sluice_job_state 1 for the state that a migration is in.
-# TYPE sluice_job_state gauge
-sluice_job_state{job="j7",state="BACKFILLING"} 1
-# HELP sluice_job_throttled 1 while a migration's backfill is throttled, else 0; /v1/jobs says why.
-# TYPE sluice_job_throttled gauge
-sluice_job_throttled{job="j7"} 1
+	want := `# HELP sluice_migration_documents Documents that a migration's backfill has copied, by outcome: written, superseded (something newer was there) or failed.
+# TYPE sluice_migration_documents gauge
+sluice_migration_documents{migration="j7",outcome="failed"} 3
+sluice_migration_documents{migration="j7",outcome="superseded"} 20
+sluice_migration_documents{migration="j7",outcome="written"} 70
+# HELP sluice_migration_documents_per_second Documents that a migration's backfill copies in a second.
+# TYPE sluice_migration_documents_per_second gauge
+sluice_migration_documents_per_second{migration="j7"} 1500
+# HELP sluice_migration_fence_laggards Source partitions that the fence of a migration waits for; none where the process does not know.
+# TYPE sluice_migration_fence_laggards gauge
+sluice_migration_fence_laggards{migration="j7"} 2
+# HELP sluice_migration_items_left Work items of a migration's backfill that are not done.
+# TYPE sluice_migration_items_left gauge
+sluice_migration_items_left{migration="j7"} 3
+# HELP sluice_migration_paused 1 while a migration is paused, else 0; /v1/jobs says why.
+# TYPE sluice_migration_paused gauge
+sluice_migration_paused{migration="j7"} 0
+# HELP sluice_migration_progress_ratio The share of a migration's documents that the backfill has seen, 0 to 1.
+# TYPE sluice_migration_progress_ratio gauge
+sluice_migration_progress_ratio{migration="j7"} 1
+# HELP sluice_migration_state 1 for the state that a migration is in.
+# TYPE sluice_migration_state gauge
+sluice_migration_state{migration="j7",state="BACKFILLING"} 1
+# HELP sluice_migration_throttled 1 while a migration's backfill is throttled, by the kind of reason; /v1/jobs says more.
+# TYPE sluice_migration_throttled gauge
+sluice_migration_throttled{migration="j7",reason="lag"} 1
+# HELP sluice_migration_verified_timestamp_seconds When the last verification of a migration began, in Unix time.
+# TYPE sluice_migration_verified_timestamp_seconds gauge
+sluice_migration_verified_timestamp_seconds{migration="j7"} 1.7e+09
+# HELP sluice_migration_verify_differences Documents that the last verification of a migration found to differ, by class.
+# TYPE sluice_migration_verify_differences gauge
+sluice_migration_verify_differences{class="content_differs",migration="j7"} 0
+sluice_migration_verify_differences{class="duplicate_id_in_old",migration="j7"} 0
+sluice_migration_verify_differences{class="extra_on_new",migration="j7"} 0
+sluice_migration_verify_differences{class="foreign",migration="j7"} 0
+sluice_migration_verify_differences{class="missing_on_new",migration="j7"} 0
+sluice_migration_verify_differences{class="new_older",migration="j7"} 0
+sluice_migration_verify_differences{class="old_older",migration="j7"} 0
+sluice_migration_verify_differences{class="unsettled",migration="j7"} 2
 `
 	if err := testutil.CollectAndCompare(m, strings.NewReader(want)); err != nil {
 		t.Error(err)
