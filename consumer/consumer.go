@@ -119,7 +119,7 @@ type Consumer struct {
 	tasks         sync.WaitGroup // commits on their way, and what is parked
 	queued        atomic.Int64   // bytes in all queues
 	parkedPending atomic.Int64   // bytes of records that wait to be parked
-	takes         chan struct{}  // has an element for each token that is being taken
+	tokens        tokenQueue
 	results       results
 	lanes         atomic.Int64 // that run
 	// parkedTroubles counts who waits for what keeps parked records: one line in
@@ -194,7 +194,6 @@ func New(cfg Config, o Options) (*Consumer, error) {
 		ledgers:  make(map[tp]*ledger),
 
 		resolveNow: make(chan struct{}, 1),
-		takes:      make(chan struct{}, parkedTakes),
 		results:    newResults(),
 	}
 	if o.Routing != nil && o.Dirty == nil {
@@ -217,6 +216,7 @@ func New(cfg Config, o Options) (*Consumer, error) {
 	c.hooks.decoding.suspect = c.suspect
 	c.conflicts.wake = make(chan struct{}, 1)
 	c.stains.wake = make(chan struct{}, 1)
+	c.tokens.wake = make(chan struct{}, 1)
 
 	client, errClient := ClientOptions(cfg, c.log)
 	group, errGroup := c.groupOptions()
@@ -268,6 +268,9 @@ func (c *Consumer) Run(ctx context.Context) error {
 	if c.o.Routing != nil {
 		wg.Go(func() { c.follow(inner) })
 		wg.Go(func() { c.mark(inner) })
+	}
+	if c.o.Parking != nil {
+		wg.Go(func() { c.takeTokens(inner) })
 	}
 	if c.cfg.GroupProtocol == "consumer" {
 		wg.Go(func() { c.checkBrokers(inner) })

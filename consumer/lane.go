@@ -529,7 +529,7 @@ func (l *lane) replay(ctx context.Context) {
 }
 
 // parkedGone is what a lane waits for whose records are not there any more.
-const parkedGone = "the parked topic was deleted and made anew, or cut: what was parked for this target is lost; kafka.on_data_loss: resume goes on without it"
+const parkedGone = "this is not the parked topic of before: dead_letter.topic has changed (set it as it was until nothing is parked), or the topic was deleted and made anew, or cut, and what was parked for this target is lost (kafka.on_data_loss: resume goes on without it)"
 
 // laneShare is how many bytes a lane may bring back at once: all together an
 // eighth of the budget.

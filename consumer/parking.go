@@ -2,30 +2,32 @@ package consumer
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
-	"fmt"
 	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
-	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/sluicehq/sluice/deadletter"
 	"github.com/sluicehq/sluice/indexer"
 )
 
 // Parking is what it takes to park the records of held targets; see
-// deadletter.ParkedState for the protocol. All but Pending are required.
+// deadletter.ParkedState for the protocol. All are required but where it says
+// otherwise.
 type Parking struct {
 	// Open says that new lanes may be opened. Without, only what was parked
 	// before is brought back.
 	Open  bool
-	Store deadletter.ParkedStore
-	Log   ParkedLog
+	Store deadletter.ParkedStates
+	// Ever says whether anything can have been parked, where that can be told
+	// without reading states; nil: they are read. It is asked without Open only.
+	Ever func(ctx context.Context) (bool, error)
+	// Log may be nil without Open: partitions with parked records wait then, and
+	// say that it is missing.
+	Log ParkedLog
 	// TakeBack is that of the indexer.
 	TakeBack func(ctx context.Context, s indexer.Source, target string) ([]indexer.TakenBack, error)
 	// Writer returns a new writer of the indexer, which is closed after use.
@@ -75,8 +77,6 @@ type ParkedTarget struct {
 const (
 	parkedRetryMin = 200 * time.Millisecond
 	parkedRetryMax = 10 * time.Second
-	// parkedTakes is how many tokens are taken at once.
-	parkedTakes = 8
 )
 
 // parking is what an assignment parks. Its goroutine takes the token and opens
@@ -241,80 +241,12 @@ func (p *parking) ready() {
 	p.c.pauses.clear(pauseParking, p.a)
 }
 
-// errNoStanding keeps a member from taking a token that may have lost the
-// partition.
-var errNoStanding = errors.New("consumer: no heartbeat was answered lately: another member may have the partition")
-
-// standing is asked between reading a state and replacing it.
-func (p *parking) standing() error {
-	p.a.l.mu.Lock()
-	over := p.a.over
-	p.a.l.mu.Unlock()
-	if over || !p.c.Healthy() {
-		return errNoStanding
-	}
-	return nil
-}
-
-// mayStart is standing, and sees that the group has not committed more than the
-// assignment starts at: what was parked from there on would be void, and whoever
-// came next would start above it. It has the partition start over there then.
-func (p *parking) mayStart(ctx context.Context, start int64) error {
-	if err := p.standing(); err != nil {
-		return err
-	}
-	member, generation := p.c.cl.GroupMetadata()
-	committed, err := p.committed(ctx)
-	if err != nil {
-		return err
-	}
-	if m, g := p.c.cl.GroupMetadata(); m == "" || m != member || g != generation {
-		return errNoStanding // it may have been another's in between
-	}
-	if committed > start {
-		p.a.commitAgreed(committed)
-		p.lost()
-		return fmt.Errorf("consumer: the group has committed %s/%d at %d, above where it would start", p.a.l.topic, p.a.id, committed)
-	}
-	return p.standing()
-}
-
-// committed is what the group has committed of the partition; -1: nothing.
-func (p *parking) committed(ctx context.Context) (int64, error) {
-	fail := func(err error) error {
-		return fmt.Errorf("consumer: the group's commit of %s/%d: %w", p.a.l.topic, p.a.id, err)
-	}
-	req := kmsg.NewPtrOffsetFetchRequest()
-	req.Group = p.c.cfg.GroupID
-	t := kmsg.NewOffsetFetchRequestTopic()
-	t.Topic, t.Partitions = p.a.l.topic, []int32{p.a.id}
-	req.Topics = append(req.Topics, t)
-	resp, err := req.RequestWith(ctx, p.c.cl)
-	if err == nil {
-		err = kerr.ErrorForCode(resp.ErrorCode)
-	}
-	if err != nil {
-		return 0, fail(err)
-	}
-	for _, t := range resp.Topics {
-		for _, o := range t.Partitions {
-			if t.Topic == p.a.l.topic && o.Partition == p.a.id {
-				if err := kerr.ErrorForCode(o.ErrorCode); err != nil {
-					return 0, fail(err)
-				}
-				return o.Offset, nil
-			}
-		}
-	}
-	return 0, fail(errors.New("the answer does not hold it"))
-}
-
 // take takes the token; false: the assignment has ended.
 func (p *parking) take() (state deadletter.ParkedState, ok bool) {
 	retry := parkedRetryMin
 	failing := false
 	for {
-		state, err := p.tryTake()
+		state, err := p.ask()
 		if err == nil {
 			return state, true
 		}
@@ -335,63 +267,6 @@ func (p *parking) take() (state deadletter.ParkedState, ok bool) {
 		}
 		retry = min(2*retry, parkedRetryMax)
 	}
-}
-
-func (p *parking) tryTake() (deadletter.ParkedState, error) {
-	none := deadletter.ParkedState{}
-	ctx, cancel := context.WithTimeout(p.ctx, 30*time.Second)
-	defer cancel()
-	select {
-	case p.c.takes <- struct{}{}:
-		defer func() { <-p.c.takes }()
-	case <-ctx.Done():
-		return none, errors.New("consumer: others are slow to take over theirs")
-	}
-	select {
-	case <-p.a.topic.resolved:
-	case <-ctx.Done():
-		return none, fmt.Errorf("consumer: topic %s is not known yet", p.a.l.topic)
-	}
-	start, err := p.startsAt(ctx)
-	if err != nil {
-		return none, err
-	}
-	keeper, found, err := deadletter.LoadParked(ctx, p.c.o.Parking.Store, p.c.cfg.GroupID, p.a.l.topic, p.a.id)
-	if err != nil {
-		return none, err
-	}
-	p.start.Store(start)
-	if !found && !p.c.o.Parking.Open {
-		return none, nil // nobody of this group ever parked anything here
-	}
-	between := func() error { return p.mayStart(ctx, start) }
-	if err := keeper.Take(ctx, rand.Text(), p.a.topic.known.Load().id, start, between); err != nil {
-		return none, err
-	}
-	p.keeper = keeper
-	state := keeper.State()
-	p.state.Store(&state)
-	return state, nil
-}
-
-// startsAt is the first offset that this assignment will be given. It is paused:
-// that does not move.
-func (p *parking) startsAt(ctx context.Context) (int64, error) {
-	p.a.l.mu.Lock()
-	position, known := p.a.tracker.Position()
-	p.a.l.mu.Unlock()
-	if known {
-		return position, nil
-	}
-	starts, err := p.c.adm.ListStartOffsets(ctx, p.a.l.topic)
-	if err != nil {
-		return 0, fmt.Errorf("consumer: where %s begins: %w", p.a.l.topic, err)
-	}
-	start, ok := starts.Lookup(p.a.l.topic, p.a.id)
-	if !ok || start.Err != nil {
-		return 0, fmt.Errorf("consumer: where %s/%d begins: %w", p.a.l.topic, p.a.id, start.Err)
-	}
-	return start.Offset, nil
 }
 
 // change changes the state, and tries until it is known that this was done; an

@@ -31,6 +31,7 @@ type parkedWorld struct {
 	w *world
 
 	writers atomic.Int64 // that are not closed
+	reads   atomic.Int64 // of many states
 
 	mu       sync.Mutex
 	docs     map[string][]byte
@@ -74,6 +75,19 @@ func (p *parkedWorld) Get(ctx context.Context, id string, doc any) (int64, int64
 		return 0, 0, parkedError("absent")
 	}
 	return p.versions[id], 1, json.Unmarshal(text, doc)
+}
+
+func (p *parkedWorld) GetMany(ctx context.Context, ids []string) (docs []deadletter.ParkedDoc, err error) {
+	p.reads.Add(1)
+	for _, id := range ids {
+		var doc deadletter.ParkedDoc
+		doc.SeqNo, doc.PrimaryTerm, err = p.Get(ctx, id, &doc.Source)
+		if doc.Found = err == nil; err != nil && !errors.Is(err, parkedError("absent")) {
+			return nil, err
+		}
+		docs = append(docs, doc)
+	}
+	return docs, nil
 }
 
 func (p *parkedWorld) Create(ctx context.Context, id string, doc any) error {
@@ -718,4 +732,103 @@ func TestParkedTwinsAreMarked(t *testing.T) {
 func (r *replica) newIdleParking() *parking {
 	a := &assignment{c: r.Consumer, l: &ledger{topic: testTopic}, topic: &topic{name: testTopic, rules: r.o.Rules(testTopic)}}
 	return &parking{a: a, c: r.Consumer}
+}
+
+// Tokens of all partitions are taken together: their states, and the group's
+// commits, are asked for once.
+func TestParkedTokensTogether(t *testing.T) {
+	const partitions = 60
+	w := newWorld(t, partitions)
+	p := newParkedWorld(w)
+	var lists, commits atomic.Int64
+	w.kafka.ControlKey(int16(kmsg.ListOffsets), func(kmsg.Request) (kmsg.Response, error, bool) {
+		w.kafka.KeepControl()
+		lists.Add(1)
+		return nil, nil, false
+	})
+	w.kafka.ControlKey(int16(kmsg.OffsetFetch), func(kmsg.Request) (kmsg.Response, error, bool) {
+		w.kafka.KeepControl()
+		commits.Add(1)
+		return nil, nil, false
+	})
+	m := w.start(atOnce, p.parking())
+	for i := range int32(partitions) {
+		w.produce(i, 3)
+	}
+	w.waitAllCommitted()
+	p.mu.Lock()
+	if len(p.docs) != partitions {
+		t.Errorf("%d tokens", len(p.docs))
+	}
+	p.mu.Unlock()
+	if n := p.reads.Load(); n > 10 {
+		t.Errorf("states were read %d times", n)
+	}
+	if n := lists.Load(); n > 20 {
+		t.Errorf("offsets were listed %d times", n)
+	}
+	if n := commits.Load(); n > 20 {
+		t.Errorf("commits were asked for %d times", n)
+	}
+	if err := m.end(); err != nil {
+		t.Error(err)
+	}
+}
+
+// With `held: wait` what was parked before comes back. States are not read where
+// nothing can have been parked; and where something was, and the parked topic is
+// not configured any more, the partition waits and says what to do.
+func TestParkedThenWait(t *testing.T) {
+	w := newWorld(t, 1)
+	p := newParkedWorld(w)
+	waits := func(o *Options) { o.Parking.Open = false }
+	m := w.start(atOnce, p.parking(), func(_ *Config, o *Options) {
+		waits(o)
+		o.Parking.Ever = func(context.Context) (bool, error) { return false, nil }
+	})
+	w.produce(0, 10)
+	w.waitAllCommitted()
+	if n := p.reads.Load(); n != 0 {
+		t.Errorf("states were read %d times", n)
+	}
+	if err := m.end(); err != nil {
+		t.Fatal(err)
+	}
+
+	m = w.start(nil, p.parking())
+	w.produce(0, 10)
+	w.wait("the sink to hold all", func() bool { return m.sink.held() == 10 })
+	m.holding(tp{testTopic, 0}).Park("index", "cluster_block_exception")
+	w.waitAllCommitted()
+	if err := m.end(); err != nil {
+		t.Fatal(err)
+	}
+
+	m = w.start(atOnce, p.parking(), func(_ *Config, o *Options) {
+		waits(o)
+		o.Parking.Log = nil
+	})
+	w.wait("the partition to say what is missing", func() bool {
+		s, _ := m.partition(0)
+		return s.State == StateWaiting && strings.Contains(s.Reason, "dead_letter.topic is not set")
+	})
+	if err := m.end(); err != nil {
+		t.Fatal(err)
+	}
+
+	p.unblock()
+	w.start(atOnce, p.parking(), func(_ *Config, o *Options) {
+		waits(o)
+		o.Parking.Ever = func(context.Context) (bool, error) { return true, nil }
+	})
+	w.produce(0, 10)
+	w.waitAllCommitted()
+	w.wait("the lane to close", func() bool { return len(p.state().Lanes) == 0 })
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, offset := range []int64{10, 15, 19} {
+		if !slices.Contains(p.written, offset) {
+			t.Errorf("%d was parked and did not come back: %v", offset, p.written)
+		}
+	}
 }

@@ -248,6 +248,19 @@ func (l *ParkedLog) describe(ctx context.Context, fresh bool) (*parkedTopic, err
 	return now, nil
 }
 
+// Exists says whether the topic is there. It is made before the first record is
+// parked, or by hand.
+func (l *ParkedLog) Exists(ctx context.Context) (bool, error) {
+	_, err := l.ask(ctx)
+	switch {
+	case err == nil:
+		return true, nil
+	case errors.Is(err, kerr.UnknownTopicOrPartition):
+		return false, nil
+	}
+	return false, fmt.Errorf("the parked topic %s: whether it exists: %w", l.topic, err)
+}
+
 func (l *ParkedLog) ask(ctx context.Context) (*parkedTopic, error) {
 	req := kmsg.NewPtrMetadataRequest()
 	t := kmsg.NewMetadataRequestTopic()

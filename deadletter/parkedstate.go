@@ -3,6 +3,7 @@ package deadletter
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -141,6 +142,26 @@ type ParkedStore interface {
 	Update(ctx context.Context, id string, doc any, seqNo, primaryTerm int64) error
 }
 
+// ParkedStates is a ParkedStore that reads many documents at once.
+type ParkedStates interface {
+	ParkedStore
+	// GetMany reads documents in real time, in the order of their ids.
+	GetMany(ctx context.Context, ids []string) ([]ParkedDoc, error)
+}
+
+// ParkedDoc is a control document, or that there is none.
+type ParkedDoc struct {
+	Found              bool
+	SeqNo, PrimaryTerm int64
+	Source             json.RawMessage
+}
+
+// SourcePartition names a partition of a source topic.
+type SourcePartition struct {
+	Topic     string
+	Partition int32
+}
+
 // ErrParkedOwner says that another owner has taken the partition over.
 var ErrParkedOwner = errors.New("another owner has taken the partition's parked records over")
 
@@ -152,24 +173,59 @@ type ParkedKeeper struct {
 	state              ParkedState
 	seqNo, primaryTerm int64
 	absent             bool
+	// unread says that the document was written since it was read, so that its
+	// version is not known.
+	unread bool
 }
 
 // LoadParked reads a partition's state in real time; found is false where
 // nothing was ever parked by this group and nobody took a token.
 func LoadParked(ctx context.Context, store ParkedStore, group, topic string, partition int32) (k *ParkedKeeper, found bool, err error) {
-	k = &ParkedKeeper{store: store, id: ParkedID(group, topic, partition)}
-	err = k.read(ctx)
-	switch {
-	case err != nil:
+	k = newParkedKeeper(store, group, SourcePartition{topic, partition})
+	if err := k.read(ctx); err != nil {
 		return nil, false, err
-	case k.absent:
-		k.state = ParkedState{Format: ParkedFormat, Group: group, Topic: topic, Partition: partition, Lanes: map[string]ParkedLane{}}
-	case k.state.Format > ParkedFormat:
-		return nil, false, fmt.Errorf("parked records: control document %s has format %d, this program knows %d: update Sluice", k.id, k.state.Format, ParkedFormat)
-	case k.state.Format < 1 || k.state.Group != group || k.state.Topic != topic || k.state.Partition != partition:
-		return nil, false, fmt.Errorf("parked records: control document %s is not one of %s/%d in group %s (format %d): restore it", k.id, topic, partition, group, k.state.Format)
 	}
 	return k, !k.absent, nil
+}
+
+// LoadParkedStates is LoadParked for several partitions at once. For one whose
+// state cannot be used there is an error in errs; err says that nothing is known
+// of any.
+func LoadParkedStates(ctx context.Context, store ParkedStates, group string, of []SourcePartition) (keepers []*ParkedKeeper, errs []error, err error) {
+	keepers, errs = make([]*ParkedKeeper, len(of)), make([]error, len(of))
+	ids := make([]string, len(of))
+	for i, p := range of {
+		keepers[i] = newParkedKeeper(store, group, p)
+		ids[i] = keepers[i].id
+	}
+	docs, err := store.GetMany(ctx, ids)
+	if err == nil && len(docs) != len(ids) {
+		err = fmt.Errorf("the store gave %d documents for %d ids", len(docs), len(ids))
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("parked records: reading their states: %w", err)
+	}
+	for i, doc := range docs {
+		if !doc.Found {
+			continue
+		}
+		var now ParkedState
+		if errs[i] = json.Unmarshal(doc.Source, &now); errs[i] != nil {
+			errs[i] = fmt.Errorf("parked records: control document %s is damaged: %w", ids[i], errs[i])
+			continue
+		}
+		errs[i] = keepers[i].took(now, doc.SeqNo, doc.PrimaryTerm)
+	}
+	return keepers, errs, nil
+}
+
+// newParkedKeeper returns one whose document was not read yet: as if there were
+// none.
+func newParkedKeeper(store ParkedStore, group string, p SourcePartition) *ParkedKeeper {
+	return &ParkedKeeper{
+		store: store, id: ParkedID(group, p.Topic, p.Partition), absent: true,
+		state: ParkedState{Format: ParkedFormat, Group: group, Topic: p.Topic, Partition: p.Partition, Lanes: map[string]ParkedLane{}},
+	}
 }
 
 func (k *ParkedKeeper) read(ctx context.Context) error {
@@ -177,14 +233,30 @@ func (k *ParkedKeeper) read(ctx context.Context) error {
 	seqNo, primaryTerm, err := k.store.Get(ctx, k.id, &now)
 	switch {
 	case isNotFound(err):
-		k.absent = true
+		k.absent, k.unread = true, false
 		return nil
 	case err != nil:
 		return fmt.Errorf("parked records: reading %s: %w", k.id, err)
 	}
-	k.state, k.seqNo, k.primaryTerm, k.absent = now, seqNo, primaryTerm, false
+	return k.took(now, seqNo, primaryTerm)
+}
+
+// took takes over what was read.
+func (k *ParkedKeeper) took(now ParkedState, seqNo, primaryTerm int64) error {
+	mine := &k.state
+	switch {
+	case now.Format > ParkedFormat:
+		return fmt.Errorf("parked records: control document %s has format %d, this program knows %d: update Sluice", k.id, now.Format, ParkedFormat)
+	case now.Format < 1 || now.Group != mine.Group || now.Topic != mine.Topic || now.Partition != mine.Partition:
+		return fmt.Errorf("parked records: control document %s is not one of %s/%d in group %s (format %d): restore it", k.id, mine.Topic, mine.Partition, mine.Group, now.Format)
+	}
+	k.state, k.seqNo, k.primaryTerm, k.absent, k.unread = now, seqNo, primaryTerm, false, false
 	return nil
 }
+
+// Found says whether there is a state: somebody of the group took a token here
+// once.
+func (k *ParkedKeeper) Found() bool { return !k.absent }
 
 // State returns the state as it was last read or acknowledged.
 func (k *ParkedKeeper) State() ParkedState { return k.state.clone() }
@@ -199,6 +271,11 @@ var ErrParkedRefused = errors.New("the state of parked records may not be change
 // nothing; after any other it is not known whether the change was made, and
 // calling Change again finds out. change may be called more than once.
 func (k *ParkedKeeper) Change(ctx context.Context, change func(*ParkedState)) error {
+	if k.unread {
+		if err := k.reread(ctx); err != nil {
+			return err
+		}
+	}
 	next := k.state.clone()
 	change(&next)
 	err := k.write(ctx, next)
@@ -206,12 +283,8 @@ func (k *ParkedKeeper) Change(ctx context.Context, change func(*ParkedState)) er
 		return err
 	}
 	// An earlier change of ours whose answer was lost, or another owner's.
-	mine := k.state
-	if err := k.read(ctx); err != nil {
+	if err := k.reread(ctx); err != nil {
 		return err
-	}
-	if k.absent || k.state.Token != mine.Token || k.state.Owner != mine.Owner {
-		return fmt.Errorf("%s: %w", k.id, ErrParkedOwner)
 	}
 	next = k.state.clone()
 	change(&next)
@@ -219,6 +292,18 @@ func (k *ParkedKeeper) Change(ctx context.Context, change func(*ParkedState)) er
 		return fmt.Errorf("%s: %w", k.id, ErrParkedOwner)
 	} else if err != nil {
 		return err
+	}
+	return nil
+}
+
+// reread reads the state of an owner anew; ErrParkedOwner: it is another's now.
+func (k *ParkedKeeper) reread(ctx context.Context) error {
+	mine := k.state
+	if err := k.read(ctx); err != nil {
+		return err
+	}
+	if k.absent || k.state.Token != mine.Token || k.state.Owner != mine.Owner {
+		return fmt.Errorf("%s: %w", k.id, ErrParkedOwner)
 	}
 	return nil
 }
@@ -236,8 +321,8 @@ func (k *ParkedKeeper) Take(ctx context.Context, owner, topicID string, start in
 	return k.write(ctx, next)
 }
 
-// write replaces the state that was read last. The version of what is written
-// is read back, since the answer does not tell it.
+// write replaces the state that was read last. The answer does not tell the
+// version of what is written: it is read before the next change, if one comes.
 func (k *ParkedKeeper) write(ctx context.Context, next ParkedState) (err error) {
 	if k.absent {
 		err = k.store.Create(ctx, k.id, &next)
@@ -250,12 +335,7 @@ func (k *ParkedKeeper) write(ctx context.Context, next ParkedState) (err error) 
 	if err != nil {
 		return fmt.Errorf("parked records: changing %s: %w", k.id, err)
 	}
-	if err := k.read(ctx); err != nil {
-		return err
-	}
-	if k.absent || k.state.Token != next.Token || k.state.Owner != next.Owner {
-		return fmt.Errorf("%s: %w", k.id, ErrParkedOwner)
-	}
+	k.state, k.absent, k.unread = next, false, true
 	return nil
 }
 

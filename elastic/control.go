@@ -224,11 +224,7 @@ func (s *Control) Delete(ctx context.Context, id string, seqNo, primaryTerm int6
 // GetMany reads documents in real time, in the order of their ids; nil stands
 // for one that does not exist.
 func (s *Control) GetMany(ctx context.Context, ids []string) ([]json.RawMessage, error) {
-	names := make([]DocID, len(ids))
-	for i, id := range ids {
-		names[i] = DocID{Index: s.index, ID: id}
-	}
-	found, err := s.client.GetMany(ctx, names)
+	found, err := s.GetVersions(ctx, ids)
 	if err != nil {
 		return nil, err
 	}
@@ -239,6 +235,15 @@ func (s *Control) GetMany(ctx context.Context, ids []string) ([]json.RawMessage,
 		}
 	}
 	return docs, nil
+}
+
+// GetVersions is GetMany with the documents' versions, for Update.
+func (s *Control) GetVersions(ctx context.Context, ids []string) ([]Doc, error) {
+	names := make([]DocID, len(ids))
+	for i, id := range ids {
+		names[i] = DocID{Index: s.index, ID: id}
+	}
+	return s.client.GetMany(ctx, names)
 }
 
 // List returns the ids that begin with a text, sorted, as searches see

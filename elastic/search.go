@@ -174,11 +174,12 @@ type DocID struct{ Index, ID, Routing string }
 
 // Doc is a document as it is in real time.
 type Doc struct {
-	Found   bool            `json:"found"`
-	Version int64           `json:"_version"`
-	SeqNo   int64           `json:"_seq_no"`
-	Routing string          `json:"_routing"`
-	Source  json.RawMessage `json:"_source"`
+	Found       bool            `json:"found"`
+	Version     int64           `json:"_version"`
+	SeqNo       int64           `json:"_seq_no"`
+	PrimaryTerm int64           `json:"_primary_term"`
+	Routing     string          `json:"_routing"`
+	Source      json.RawMessage `json:"_source"`
 }
 
 // GetMany reads documents in real time, in the order of their ids. A document

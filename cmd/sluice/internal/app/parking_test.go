@@ -1,8 +1,8 @@
 package app
 
 import (
-	"errors"
 	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/sluicehq/sluice/config"
@@ -13,7 +13,7 @@ import (
 )
 
 // Where nothing is to be parked any more, a control index that is not there holds
-// no state; one that cannot be read is no answer.
+// no state; one that cannot be read is no answer, but where it need not be read.
 func TestParkedStoreAbsent(t *testing.T) {
 	es := embedded.NewElasticsearch(embedded.Config{})
 	url, err := es.Start("127.0.0.1:0")
@@ -25,16 +25,40 @@ func TestParkedStoreAbsent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &parkedStore{Control: client.Control(".sluice-control")}
-	var doc any
-	if _, _, err := s.Get(t.Context(), "parked:g:t:0", &doc); !errors.Is(err, elastic.ErrNotFound) {
-		t.Error(err)
+	ids := []string{"parked:g:t:0", "parked:g:t:1"}
+	s := &parkedStore{Control: client.Control(".sluice-control"), suspect: "dead.parked"}
+	optional := &parkedStore{Control: s.Control, optional: true}
+	for _, s := range []*parkedStore{s, optional} {
+		if docs, err := s.GetMany(t.Context(), ids); err != nil || len(docs) != 2 || docs[0].Found {
+			t.Error(docs, err)
+		}
 	}
 	for _, status := range []int{http.StatusUnauthorized, http.StatusForbidden} {
-		es.Inject(embedded.Rule{Next: 1, Fault: embedded.Fault{Status: status}})
-		if _, _, err := s.Get(t.Context(), "parked:g:t:0", &doc); err == nil || errors.Is(err, elastic.ErrNotFound) {
+		refuse := es.Inject(embedded.Rule{Fault: embedded.Fault{Status: status}})
+		if _, err := s.GetMany(t.Context(), ids); err == nil || !strings.Contains(err.Error(), "delete that topic") {
 			t.Errorf("status %d: %v", status, err)
 		}
+		if docs, err := optional.GetMany(t.Context(), ids); err != nil || docs[0].Found {
+			t.Errorf("status %d: %v", status, err)
+		}
+		refuse.Remove()
+	}
+	es.Inject(embedded.Rule{Next: 2, Fault: embedded.Fault{Status: http.StatusServiceUnavailable}})
+	if _, err := optional.GetMany(t.Context(), ids); err == nil {
+		t.Error("an index that is away for a while holds no state")
+	}
+	if err := s.Open(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Create(t.Context(), ids[1], map[string]int{"token": 7}); err != nil {
+		t.Fatal(err)
+	}
+	docs, err := s.GetMany(t.Context(), ids)
+	if err != nil || docs[0].Found || !docs[1].Found || string(docs[1].Source) != `{"token":7}` || docs[1].PrimaryTerm == 0 {
+		t.Errorf("%+v, %v", docs, err)
+	}
+	if err := s.Update(t.Context(), ids[1], map[string]int{"token": 8}, docs[1].SeqNo, docs[1].PrimaryTerm); err != nil {
+		t.Error(err)
 	}
 }
 
