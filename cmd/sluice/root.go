@@ -28,6 +28,30 @@ const (
 	exitBadConfig = 78
 )
 
+// exitCode is a row of the table of exit codes, which help, manual and docs/cli.md
+// show.
+type exitCode struct {
+	code    int
+	meaning string
+}
+
+var exitCodes = []exitCode{
+	{0, "done"},
+	{exitFailed, "failed, or (status, validate, verify) something is not as it should be"},
+	{exitUsage, "wrong usage: a verb, flag or argument"},
+	{exitTryLater, "not now: members run, another runner works, a fence has not passed; try again later"},
+	{exitBadConfig, "bad configuration: trying again does not help"},
+}
+
+// exitTable is the table as text.
+func exitTable() string {
+	var b strings.Builder
+	for _, e := range exitCodes {
+		fmt.Fprintf(&b, "\n  %2d  %s", e.code, e.meaning)
+	}
+	return b.String()
+}
+
 // exit is an error that ends the program with a code of its own.
 type exit struct {
 	code int
@@ -79,18 +103,15 @@ func newRoot() *cobra.Command {
 OpenSearch (2, 3). Nothing below a committed offset is missing, and an index
 ends up as the fold of the log, whatever was retried, redelivered or killed.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage, 75 try again later,
-78 bad configuration.`,
+Exit codes:` + exitTable(),
 		Example: `  sluice demo                          see it work; needs nothing installed
   sluice init > sluice.yaml            a commented configuration to start from
   sluice validate -c sluice.yaml       checks it, and the servers it names
   sluice run -c sluice.yaml            the deployment`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		// Completions need a shell's own set-up, and would be listed as a verb.
-		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
 	}
-	root.AddCommand(newRun(), newDemo(), newValidate(), newInit(), newVersion(), newGeneration(), newSkip(), newReset(), newDeadLetter(), newParked(), newTarget(), newStatus(), newTop(), newPurge(), newDryRun(), newLag(), newExplain(), newMigrate(), newRoutes())
+	root.AddCommand(newRun(), newDemo(), newValidate(), newInit(), newVersion(), newGeneration(), newSkip(), newReset(), newDeadLetter(), newParked(), newTarget(), newStatus(), newTop(), newMan(), newPurge(), newDryRun(), newLag(), newExplain(), newMigrate(), newRoutes())
 	return root
 }
 
@@ -103,6 +124,7 @@ type configFlags struct {
 
 func (f *configFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringArrayVarP(&f.files, "config", "c", nil, "configuration file; repeatable, later files win key by key")
+	_ = cmd.MarkFlagFilename("config", "yaml", "yml") // fails for a flag that is not there
 	f.addSet(cmd)
 	f.log.add(cmd)
 }
@@ -117,6 +139,9 @@ type logFlags struct{ format, level string }
 func (f *logFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.format, "log-format", "", "text or json (default: text on a terminal, else json)")
 	cmd.Flags().StringVar(&f.level, "log-level", "", "trace, debug, info, warn or error")
+	// Both fail for a flag that is not there.
+	_ = cmd.RegisterFlagCompletionFunc("log-format", cobra.FixedCompletions([]string{"text", "json"}, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("log-level", cobra.FixedCompletions([]string{"trace", "debug", "info", "warn", "error"}, cobra.ShellCompDirectiveNoFileComp))
 }
 
 // settings returns the flags as configuration keys.

@@ -2,11 +2,14 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/spf13/cobra"
 
 	"github.com/sluicehq/sluice/config"
 	"github.com/sluicehq/sluice/document"
@@ -133,6 +136,64 @@ func TestValidateHidesSecrets(t *testing.T) {
 		code, stdout, stderr := sluice(t, args...)
 		if code != 0 || strings.Contains(stdout+stderr, "hunter2") {
 			t.Errorf("%v: exit code %d:\n%s%s", args, code, stdout, stderr)
+		}
+	}
+}
+
+// The table of exit codes in docs/cli.md is that of --help.
+func TestExitCodesAreDocumented(t *testing.T) {
+	page, err := os.ReadFile("../../docs/cli.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, help, _ := sluice(t, "--help")
+	for _, e := range exitCodes {
+		if row := fmt.Sprintf("| %d | %s |\n", e.code, e.meaning); !strings.Contains(string(page), row) {
+			t.Errorf("docs/cli.md has no row %s", row)
+		}
+		if !strings.Contains(help, fmt.Sprintf("%2d  %s\n", e.code, e.meaning)) {
+			t.Errorf("--help does not explain %d:\n%s", e.code, help)
+		}
+	}
+}
+
+// Each verb has a manual page, the same whenever it is written, and each shell
+// completes verbs, flags and their values.
+func TestManualAndCompletion(t *testing.T) {
+	dir := t.TempDir()
+	if code, _, stderr := sluice(t, "man", "-o", dir); code != 0 {
+		t.Fatal(stderr)
+	}
+	pages := 0
+	var visit func(cmd *cobra.Command)
+	visit = func(cmd *cobra.Command) {
+		name := strings.ReplaceAll(cmd.CommandPath(), " ", "-") + ".1"
+		page, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil || !strings.Contains(string(page), ".TH") {
+			t.Errorf("%s: %v", name, err)
+		}
+		pages++
+		for _, verb := range cmd.Commands() {
+			if verb.IsAvailableCommand() {
+				visit(verb)
+			}
+		}
+	}
+	visit(newRoot())
+	if pages < 30 {
+		t.Errorf("%d pages", pages)
+	}
+	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
+		if code, script, stderr := sluice(t, "completion", shell); code != 0 || !strings.Contains(script, "sluice") {
+			t.Errorf("%s: exit code %d: %s", shell, code, stderr)
+		}
+	}
+	for _, c := range []struct{ typed, want string }{
+		{"sta", "status\t"}, {"migrate cut", "cutover\t"}, {"run --log-level w", "warn\n"}, {"run --conf", "--config\t"}, {"run -c ", "yaml\n"},
+	} {
+		args := append([]string{"__complete"}, strings.Split(c.typed, " ")...)
+		if code, out, stderr := sluice(t, args...); code != 0 || !strings.Contains(out, c.want) {
+			t.Errorf("%q is completed by %q (exit code %d): %s", c.typed, out, code, stderr)
 		}
 	}
 }
