@@ -136,9 +136,10 @@ var bad = []struct {
 		`sluice.yaml:3:3: kafka.topics: no topic is named; write at least one, such as ["events"] or ["^logs-.*"]`,
 		"sluice.yaml:4:3: kafka.group_id: is empty; name the consumer group, such as sluice",
 	}},
-	{"brokers in one text", "kafka:\n  brokers:\n    - a:9092\n    - b:9092,c:9092\n    - http://d:9092\n", []string{
+	{"brokers in one text", "kafka:\n  brokers:\n    - a:9092\n    - b:9092,c:9092\n    - http://d:9092\n    - u:hunter2@e:9092\n", []string{
 		`sluice.yaml:4:7: kafka.brokers[1]: "b:9092,c:9092" is not host:port; write one broker for each element, without a scheme, such as kafka-1:9092`,
 		`sluice.yaml:5:7: kafka.brokers[2]: "http://d:9092" is not host:port; write one broker for each element, without a scheme, such as kafka-1:9092`,
+		`sluice.yaml:6:7: kafka.brokers[3]: the value (not shown) is not host:port; write one broker for each element, without a scheme, such as kafka-1:9092`,
 	}},
 	{"a bad regular expression", "kafka: {topics: ['^logs-(']}\n", []string{
 		"sluice.yaml:1:18: kafka.topics[0]: \"^logs-(\" is not a regular expression: error parsing regexp: missing closing ): `^logs-(`; see https://pkg.go.dev/regexp/syntax; a backslash in double quotes is written twice",
@@ -210,7 +211,7 @@ var bad = []struct {
 		"sluice.yaml:3:3: elasticsearch.cloud_id: stands beside elasticsearch.addresses; keep one of the two",
 	}},
 	{"half a cloud id", "elasticsearch: {cloud_id: 'prod:ZXhhbXBs'}\n", []string{
-		`sluice.yaml:1:17: elasticsearch.cloud_id: "prod:ZXhhbXBs" is not a cloud id; copy it whole from the deployment's page: name:letters`,
+		`sluice.yaml:1:17: elasticsearch.cloud_id: the value (not shown) is not a cloud id; copy it whole from the deployment's page: name:letters`,
 	}},
 	{"two ways to log in", "elasticsearch:\n  api_key: hunter2\n  username: u\n  password: hunter3\n", []string{
 		"sluice.yaml:3:3: elasticsearch.username: stands beside an API key; keep one of the two ways to log in",

@@ -101,7 +101,11 @@ func (v *validator) kafka() {
 	for i, broker := range k.Brokers {
 		path := fmt.Sprintf("kafka.brokers[%d]", i)
 		if !isBroker(broker) {
-			v.fail(path, v.show(path, broker)+" is not host:port", "write one broker for each element, without a scheme, such as kafka-1:9092")
+			shown := v.show(path, broker)
+			if strings.Contains(broker, "@") { // a password may stand before it
+				shown = "the value (not shown)"
+			}
+			v.fail(path, shown+" is not host:port", "write one broker for each element, without a scheme, such as kafka-1:9092")
 		}
 	}
 	if k.GroupID == "" {
@@ -225,7 +229,8 @@ func (v *validator) elasticsearch() {
 			v.fail(at("cloud_id"), "stands beside elasticsearch.addresses", "keep one of the two")
 		}
 		if !isCloudID(e.CloudID) {
-			v.fail(at("cloud_id"), v.show(at("cloud_id"), e.CloudID)+" is not a cloud id", "copy it whole from the deployment's page: name:letters")
+			// Not shown: it may be a key that was put into the wrong place.
+			v.fail(at("cloud_id"), "the value (not shown) is not a cloud id", "copy it whole from the deployment's page: name:letters")
 		}
 	} else if len(e.Addresses) == 0 {
 		v.fail(at("addresses"), "no address is named", `write at least one, such as ["http://localhost:9200"]`)
