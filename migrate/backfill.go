@@ -79,7 +79,11 @@ func (b *Backfill) item(n int) *Item {
 
 // begin notes, once the fence has passed, what there is to copy.
 func (r *runner) begin(ctx context.Context, j *Job) error {
-	fence, err := r.m.awaitFence(ctx, j.Fence.Epoch, func(f Fence) {
+	epoch := j.Fence.Epoch
+	if mutantUnfenced {
+		epoch = 0
+	}
+	fence, err := r.m.awaitFence(ctx, epoch, func(f Fence) {
 		r.tell("the fence of epoch %d waits for %s", f.Epoch, laggards(f))
 	})
 	if err != nil {
@@ -98,8 +102,10 @@ func (r *runner) begin(ctx context.Context, j *Job) error {
 	}
 	backfill := Backfill{First: j.Backfill.First + j.Backfill.Count, Total: stats.Docs, MaxSeqNo: stats.MaxSeqNo}
 	// All up to these numbers is visible from now on, in every copy.
-	if err := r.m.Cluster.Refresh(ctx, j.Source); err != nil {
-		return err
+	if !mutantInvisible {
+		if err := r.m.Cluster.Refresh(ctx, j.Source); err != nil {
+			return err
+		}
 	}
 	if j.from() == FromKafka {
 		if err := r.beginLog(ctx, j, fence, &backfill); err != nil {
@@ -204,6 +210,9 @@ func (r *runner) takeAliases(ctx context.Context, j *Job) (map[string]string, er
 	actions, err := r.m.dropAliases(ctx, j)
 	if err != nil {
 		return nil, err
+	}
+	if mutantOldLease {
+		actions = nil
 	}
 	own := map[string]string{}
 	for _, t := range j.Targets {
@@ -428,10 +437,17 @@ func (c *copyRun) copyHits(ctx context.Context, hits []elastic.Hit) ([]outcome, 
 			ends[i] = outcome{ending: failed, kind: "no_source"}
 			continue
 		}
-		actions = append(actions, bulk.Action{
+		action := bulk.Action{
 			Op: bulk.Index, VersionType: bulk.External, Version: hit.Version, Target: c.aliases[index],
 			ID: []byte(hit.ID), Routing: []byte(hit.Routing), Body: body, RequireAlias: true, Pipeline: "_none",
-		})
+		}
+		if mutantOverwrite || mutantCreate {
+			action.VersionType, action.Version = bulk.Internal, 0
+		}
+		if mutantCreate {
+			action.Op = bulk.Create
+		}
+		actions = append(actions, action)
 		at = append(at, i)
 	}
 	results, err := c.send(ctx, actions)
@@ -525,6 +541,9 @@ func (c *copyRun) note(trouble string) {
 // What is there now was there all the time: a changed document has a higher
 // number.
 func (c *copyRun) missed(ctx context.Context, item Item) (int64, error) {
+	if mutantInferred {
+		return 0, nil
+	}
 	for refreshed := false; ; refreshed = true {
 		page, err := c.m.Cluster.SearchShard(ctx, c.job.Source, item.Shard, c.scan.copies, map[string]any{
 			"size": 0, "track_total_hits": true, "query": map[string]any{"bool": map[string]any{"filter": []any{

@@ -251,7 +251,11 @@ func (m *Manager) takeBack(ctx context.Context, j *Job, forGood bool, told func(
 	}
 	// Live records that are held for one of the new indices are written to the
 	// legacy index only from here on, so the fence passes.
-	if _, err := m.awaitFence(ctx, table.Epoch, func(f Fence) {
+	epoch := table.Epoch
+	if mutantUnfencedCancel {
+		epoch = 0
+	}
+	if _, err := m.awaitFence(ctx, epoch, func(f Fence) {
 		if told != nil {
 			told(fmt.Sprintf("the fence of epoch %d waits for %s", f.Epoch, laggards(f)))
 		}

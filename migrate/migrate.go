@@ -171,6 +171,9 @@ func (m *Manager) awaitFence(ctx context.Context, epoch int64, told func(Fence))
 // this call.
 func (m *Manager) awaitReaders(ctx context.Context) error {
 	const skew = time.Second
+	if mutantReaders {
+		return nil
+	}
 	return sleep(ctx, m.MaxStaleness+skew)
 }
 

@@ -181,10 +181,16 @@ func (r *runner) drain(ctx context.Context, j *Job) error {
 	if err != nil {
 		return err
 	}
+	if mutantOpenDrain {
+		actions = nil
+	}
 	if err := r.m.Cluster.UpdateAliases(ctx, actions); err != nil {
 		return err
 	}
 	for _, t := range j.Targets {
+		if mutantNoPulse {
+			break
+		}
 		if err := r.m.pulse(ctx, t.Index); err != nil {
 			return err
 		}
@@ -205,6 +211,11 @@ func (m *Manager) pulse(ctx context.Context, index string) error {
 // sweep makes deletes real again, waits until every consumer does so, and then
 // removes the tombstone documents, each at its own version: what is newer stays.
 func (r *runner) sweep(ctx context.Context, j *Job) error {
+	if mutantEarlyPurge {
+		if err := r.purgeAll(ctx, j); err != nil {
+			return err
+		}
+	}
 	table, err := r.m.reroute(ctx, j, func(t *partition.Table) error {
 		if t.Write != partition.W1 {
 			return errSame
@@ -218,17 +229,19 @@ func (r *runner) sweep(ctx context.Context, j *Job) error {
 	if table.Write != partition.W2 {
 		return stuckf("the routing table of stream %s is in %s and a sweep needs W2", r.m.Stream, table.Write)
 	}
-	fence, err := r.m.awaitFence(ctx, table.Epoch, func(f Fence) {
+	epoch := table.Epoch
+	if mutantUnfencedPurge {
+		epoch = 0
+	}
+	fence, err := r.m.awaitFence(ctx, epoch, func(f Fence) {
 		r.tell("the fence of epoch %d waits for %s", f.Epoch, laggards(f))
 	})
 	if err != nil {
 		return err
 	}
-	if !r.m.Tombstones {
-		for _, t := range j.Targets {
-			if err := r.purge(ctx, t.Index); err != nil {
-				return err
-			}
+	if !mutantEarlyPurge {
+		if err := r.purgeAll(ctx, j); err != nil {
+			return err
 		}
 	}
 	restore := map[string]any{}
@@ -286,6 +299,9 @@ func (r *runner) purge(ctx context.Context, index string) error {
 		for i, hit := range page.Hits {
 			actions[i] = bulk.Action{
 				Op: bulk.Delete, VersionType: bulk.ExternalGTE, Version: hit.Version, Target: index, ID: []byte(hit.ID), Routing: []byte(hit.Routing),
+			}
+			if mutantPurgeBumps {
+				actions[i].Version++
 			}
 		}
 		ends, err := s.send(ctx, actions, 1<<20)

@@ -44,6 +44,7 @@ var (
 	parks      = suite{room: "consumer", run: "Park"}
 	routing    = suite{room: "consumer", run: "AdoptLeaves|S11|Twins|DirtyMark"}
 	indexer    = suite{room: "indexer"}
+	migrate    = suite{room: "migrate", run: "TestS([1-39]|4[0-3])|Fences"}
 	simulation = suite{room: "cmd/sluice/internal/simulation", tags: ",synctests", env: []string{"SLUICE_SIMULATIONS=150"}}
 )
 
@@ -99,6 +100,19 @@ var mutants = []mutant{
 	{"table-goes-back", partition, ""},
 	{"customer-moves", partition, ""},
 	{"stale-reader-believes", partition, ""},
+	{"copy-overwrites", migrate, ""},
+	{"copy-creates", migrate, ""},
+	{"copy-before-fence", migrate, ""},
+	{"copy-without-refresh", migrate, ""},
+	{"copy-end-inferred", migrate, ""},
+	{"lease-alias-stays", migrate, ""},
+	{"drain-keeps-aliases", migrate, ""},
+	{"drain-without-pulse", migrate, ""},
+	{"purge-before-flip", migrate, ""},
+	{"purge-before-fence", migrate, ""},
+	{"purge-by-seq-no", migrate, ""},
+	{"cancel-before-fence", migrate, ""},
+	{"complete-before-readers", migrate, ""},
 }
 
 func main() {
