@@ -205,6 +205,7 @@ type journal struct {
 	parked    string  // what is parked; "": nothing
 	frozen    [sourcePartitions]bool
 	log       logState
+	keeps     bool // documents.deletes: tombstone
 	routers   map[int64]*partition.Router // by epoch
 }
 
@@ -309,7 +310,7 @@ func (j *journal) write(index string, e entry, version int64, shadow bool) {
 	a := bulk.Action{Op: bulk.Index, VersionType: bulk.External, Version: version, Target: index, ID: []byte(e.id), Body: []byte(e.body)}
 	if e.deleted {
 		a.Op, a.Body = bulk.Delete, nil
-		if shadow {
+		if shadow || j.keeps {
 			a.Op, a.Body = bulk.Index, []byte(`{"_sluice_deleted":true,"_sluice_deleted_at":1}`)
 		}
 	}
