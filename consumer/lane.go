@@ -568,7 +568,7 @@ func (l *lane) collect(ctx context.Context, cursor, window int64) (records []dea
 			return records, cursor, nil
 		}
 		for i := range read {
-			p := &read[i]
+			p := read[i] // a copy: others may be given it too
 			if p.Group != l.p.c.cfg.GroupID || p.Topic != l.p.a.l.topic || p.Partition != l.p.a.id || p.Target != l.target {
 				continue
 			}
@@ -584,11 +584,11 @@ func (l *lane) collect(ctx context.Context, cursor, window int64) (records []dea
 			}
 			size += n
 			// What was fetched goes: other lanes' records are most of it.
-			p.Key, p.Value = cloneBytes(p.Key), cloneBytes(p.Value)
+			p.Key, p.Value, p.Headers = cloneBytes(p.Key), cloneBytes(p.Value), slices.Clone(p.Headers)
 			for k := range p.Headers {
 				p.Headers[k].Value = cloneBytes(p.Headers[k].Value)
 			}
-			records = append(records, *p)
+			records = append(records, p)
 		}
 		cursor = next
 	}

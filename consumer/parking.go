@@ -56,6 +56,7 @@ type ParkedLog interface {
 	// Append returns after the acknowledgement, with the offset after the last
 	// record. It tries until ctx ends.
 	Append(ctx context.Context, place int32, records []deadletter.Parked) (end int64, err error)
+	// Read returns records that are not the caller's to change.
 	Read(ctx context.Context, place int32, from int64) (records []deadletter.Parked, next int64, err error)
 }
 

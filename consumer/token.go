@@ -35,6 +35,7 @@ type tokenQueue struct {
 
 	mu    sync.Mutex
 	items []*tokenRequest
+	asked int // requests there ever were
 }
 
 // tokenRequest is an assignment that asks for a token.
@@ -73,6 +74,7 @@ func (p *parking) ask() (deadletter.ParkedState, error) {
 	q := &p.c.tokens
 	q.mu.Lock()
 	q.items = append(q.items, r)
+	q.asked++
 	q.mu.Unlock()
 	signal(q.wake)
 	select { // not the time-out: a token that was taken must be known of

@@ -158,6 +158,11 @@ const (
 	// parkedFetch is how much one Read fetches, in compressed bytes; a larger
 	// batch comes whole.
 	parkedFetch = 1 << 20
+	// parkedFetches is how many fetches are under way at most, and parkedKept how
+	// many bytes of records are kept of those that were: lanes of one partition
+	// read the same ones.
+	parkedFetches = 4
+	parkedKept    = 4 << 20
 	// ParkedWindow is the most bytes of records that callers should append at
 	// once: see window.
 	ParkedWindow = window
@@ -183,11 +188,37 @@ type ParkedLog struct {
 	kafka   *kadm.Client
 	written prometheus.Counter
 
+	// looking is taken by whoever looks at the topic, and guards last.
+	looking chan struct{}
+	looks   atomic.Int64 // that were begun
+	last    *parkedLook
+	// fetching has an element for each fetch that is under way.
+	fetching chan struct{}
+
 	mu       sync.Mutex
-	known    *parkedTopic // nil: to be asked for
-	trouble  string       // why nothing can be appended; "": it can
+	known    *parkedTopic   // nil: to be asked for
+	chunks   []*parkedChunk // that were fetched last, the newest at the end
+	kept     int64          // bytes of chunks
+	trouble  string         // why nothing can be appended; "": it can
 	since    time.Time
 	troubled int // appends that cannot be carried out
+}
+
+// parkedLook is what the topic was, and where it ended, at one moment.
+type parkedLook struct {
+	number int64 // of looks
+	topic  *parkedTopic
+	ends   kadm.ListedOffsets
+	err    error
+}
+
+// parkedChunk is what one fetch brought. It never changes.
+type parkedChunk struct {
+	topic      [16]byte
+	partition  int32
+	from, next int64
+	records    []Parked
+	size       int64
 }
 
 type parkedTopic struct {
@@ -209,6 +240,7 @@ func NewParkedLog(topic string, o ParkedOptions) (*ParkedLog, error) {
 	}
 	return &ParkedLog{
 		topic: topic, letters: o.DeadLetters, client: client, kafka: kadm.NewClient(client),
+		looking: make(chan struct{}, 1), fetching: make(chan struct{}, parkedFetches),
 		log: o.Log.With().Str("parked_topic", topic).Logger(),
 		written: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "sluice_parked_records_total", Help: "Records that were parked, repeats included.",
@@ -340,24 +372,26 @@ func (l *ParkedLog) largestLetter(ctx context.Context) string {
 // Place returns the partition for a lane's records, where it ends now, and the
 // topic's id.
 func (l *ParkedLog) Place(ctx context.Context, target, topic string, partition int32) (place int32, end int64, id string, err error) {
-	now, err := l.describe(ctx, true)
+	now, err := l.look(ctx)
 	if err != nil {
 		return 0, 0, "", err
 	}
-	place = ParkedPlace(target, topic, partition, len(now.leaders))
-	end, err = l.End(ctx, place)
-	return place, end, kadm.TopicID(now.id).String(), err
+	place = ParkedPlace(target, topic, partition, len(now.topic.leaders))
+	end, err = l.endOf(now, place)
+	return place, end, kadm.TopicID(now.topic.id).String(), err
 }
 
 // End returns where a partition of the topic ends now.
 func (l *ParkedLog) End(ctx context.Context, partition int32) (int64, error) {
-	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
-	defer cancel()
-	ends, err := l.kafka.ListEndOffsets(ctx, l.topic)
+	now, err := l.look(ctx)
 	if err != nil {
-		return 0, fmt.Errorf("the parked topic %s: where it ends: %w", l.topic, err)
+		return 0, err
 	}
-	end, ok := ends.Lookup(l.topic, partition)
+	return l.endOf(now, partition)
+}
+
+func (l *ParkedLog) endOf(now *parkedLook, partition int32) (int64, error) {
+	end, ok := now.ends.Lookup(l.topic, partition)
 	if !ok {
 		return 0, fmt.Errorf("the parked topic %s has no partition %d", l.topic, partition)
 	}
@@ -365,6 +399,33 @@ func (l *ParkedLog) End(ctx context.Context, partition int32) (int64, error) {
 		return 0, fmt.Errorf("the parked topic %s/%d: where it ends: %w", l.topic, partition, end.Err)
 	}
 	return end.Offset, nil
+}
+
+// look asks what the topic is and where it ends. Many lanes may ask together:
+// they share an answer that was asked for after each of them came.
+func (l *ParkedLog) look(ctx context.Context) (*parkedLook, error) {
+	came := l.looks.Load()
+	select {
+	case l.looking <- struct{}{}:
+		defer func() { <-l.looking }()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	if l.last != nil && l.last.number > came {
+		return l.last, l.last.err
+	}
+	now := &parkedLook{number: l.looks.Add(1)}
+	if now.topic, now.err = l.describe(ctx, true); now.err == nil {
+		asking, cancel := context.WithTimeout(ctx, checkTimeout)
+		if now.ends, now.err = l.kafka.ListEndOffsets(asking, l.topic); now.err != nil {
+			now.err = fmt.Errorf("the parked topic %s: where it ends: %w", l.topic, now.err)
+		}
+		cancel()
+	}
+	if ctx.Err() == nil { // else it is this caller's end
+		l.last = now
+	}
+	return now, now.err
 }
 
 // Append adds records to a partition and returns the offset after the last one,
@@ -486,13 +547,26 @@ func (l *ParkedLog) Trouble() (why string, since time.Time) {
 }
 
 // Read returns the parked records of a partition that stand at or after from,
-// some of them, and where to go on. It does
-// not wait for more to come. What Sluice did not write is passed over. An error
-// that is a *ParkedLostError says that the log begins later.
+// some of them, and where to go on. It does not wait for more to come. What
+// Sluice did not write is passed over. The records are not the caller's to
+// change: others may be given them too. An error that is a *ParkedLostError says
+// that the log begins later.
 func (l *ParkedLog) Read(ctx context.Context, partition int32, from int64) (records []Parked, next int64, err error) {
+	if c := l.chunkAt(partition, from); c != nil {
+		return c.since(from), c.next, nil
+	}
+	select {
+	case l.fetching <- struct{}{}:
+		defer func() { <-l.fetching }()
+	case <-ctx.Done():
+		return nil, 0, context.Cause(ctx)
+	}
+	if c := l.chunkAt(partition, from); c != nil { // somebody has fetched it meanwhile
+		return c.since(from), c.next, nil
+	}
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	fp, next, err := l.fetch(ctx, partition, from)
+	topic, fp, next, err := l.fetch(ctx, partition, from)
 	if err == nil {
 		err = fp.Err
 	}
@@ -510,22 +584,60 @@ func (l *ParkedLog) Read(ctx context.Context, partition int32, from int64) (reco
 		l.mu.Unlock()
 		return nil, 0, fmt.Errorf("reading the parked topic %s/%d at %d: %w", l.topic, partition, from, err)
 	}
+	c := &parkedChunk{topic: topic, partition: partition, from: from, next: next}
 	for _, r := range fp.Records {
 		if p, ok := parseParked(r); ok {
-			records = append(records, p)
+			c.records = append(c.records, p)
+			c.size += p.Size()
 		}
 	}
-	return records, next, nil
+	l.keep(c)
+	return c.records, next, nil
+}
+
+// chunkAt is a kept chunk that an offset lies in; nil: there is none.
+func (l *ParkedLog) chunkAt(partition int32, offset int64) *parkedChunk {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, c := range l.chunks {
+		if c.partition == partition && c.from <= offset && offset < c.next && l.known != nil && c.topic == l.known.id {
+			return c
+		}
+	}
+	return nil
+}
+
+// since are the records of a chunk at or after an offset.
+func (c *parkedChunk) since(offset int64) []Parked {
+	i, _ := slices.BinarySearchFunc(c.records, offset, func(p Parked, offset int64) int { return cmp.Compare(p.At, offset) })
+	return c.records[i:]
+}
+
+// keep keeps a chunk for those who read the same, until newer ones take its
+// place.
+func (l *ParkedLog) keep(c *parkedChunk) {
+	if c.next <= c.from || c.size > parkedKept {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.chunks = append(l.chunks, c)
+	l.kept += c.size
+	for l.kept > parkedKept {
+		l.kept -= l.chunks[0].size
+		l.chunks[0] = nil
+		l.chunks = l.chunks[1:]
+	}
 }
 
 // fetch is one request.
-func (l *ParkedLog) fetch(ctx context.Context, partition int32, from int64) (fp kgo.FetchPartition, next int64, err error) {
+func (l *ParkedLog) fetch(ctx context.Context, partition int32, from int64) (topic [16]byte, fp kgo.FetchPartition, next int64, err error) {
 	now, err := l.describe(ctx, false)
 	if err != nil {
-		return fp, 0, err
+		return topic, fp, 0, err
 	}
 	if int(partition) >= len(now.leaders) || now.leaders[partition] < 0 {
-		return fp, 0, errors.New("the partition has no leader now")
+		return topic, fp, 0, errors.New("the partition has no leader now")
 	}
 	req := kmsg.NewPtrFetchRequest()
 	req.MaxBytes, req.MinBytes, req.MaxWaitMillis = parkedFetch, 0, 100
@@ -537,16 +649,16 @@ func (l *ParkedLog) fetch(ctx context.Context, partition int32, from int64) (fp 
 	req.Topics = append(req.Topics, rt)
 	res, err := l.client.Broker(int(now.leaders[partition])).RetriableRequest(ctx, req)
 	if err != nil {
-		return fp, 0, err
+		return topic, fp, 0, err
 	}
 	resp := res.(*kmsg.FetchResponse)
 	if len(resp.Topics) != 1 || len(resp.Topics[0].Partitions) != 1 {
-		return fp, 0, cmp.Or(kerr.ErrorForCode(resp.ErrorCode), errors.New("the answer does not hold the partition"))
+		return topic, fp, 0, cmp.Or(kerr.ErrorForCode(resp.ErrorCode), errors.New("the answer does not hold the partition"))
 	}
 	fp, next = kgo.ProcessFetchPartition(kgo.ProcessFetchPartitionOpts{
 		Offset: from, Topic: l.topic, Partition: partition,
 	}, &resp.Topics[0].Partitions[0], kgo.DefaultDecompressor(), nil)
-	return fp, next, nil
+	return now.id, fp, next, nil
 }
 
 // Describe sends the description of the log's metrics.

@@ -8,6 +8,8 @@ import (
 	"math/rand/v2"
 	"reflect"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -277,5 +279,64 @@ func TestParkedOversize(t *testing.T) {
 	}
 	if why, _ := l.Trouble(); why != "" {
 		t.Error(why)
+	}
+}
+
+// Many lanes that open, and read, together ask the brokers once or twice, and
+// each learns where the topic ends after it came.
+func TestParkedTogether(t *testing.T) {
+	cluster, l := startParked(t, topic, topic+".parked")
+	var all []Parked
+	for i := range int64(300) {
+		all = append(all, parkedExample(i))
+	}
+	if _, err := l.Append(t.Context(), 1, all); err != nil {
+		t.Fatal(err)
+	}
+	var lists, fetches atomic.Int64
+	for key, n := range map[kmsg.Key]*atomic.Int64{kmsg.ListOffsets: &lists, kmsg.Fetch: &fetches} {
+		cluster.ControlKey(int16(key), func(kmsg.Request) (kmsg.Response, error, bool) {
+			cluster.KeepControl()
+			n.Add(1)
+			return nil, nil, false
+		})
+	}
+	const lanes = 200
+	var together sync.WaitGroup
+	for i := range lanes {
+		together.Go(func() {
+			if end, err := l.End(t.Context(), 1); err != nil || end != int64(len(all)) {
+				t.Errorf("end %d, %v", end, err)
+			}
+			n := 0
+			for at := int64(i); at < int64(len(all)); {
+				records, next, err := l.Read(t.Context(), 1, at)
+				if err != nil || len(records) == 0 || records[0].At != at {
+					t.Errorf("at %d: %d records, %v", at, len(records), err)
+					return
+				}
+				n, at = n+len(records), next
+			}
+			if n != len(all)-i {
+				t.Errorf("%d records from %d on", n, i)
+			}
+		})
+	}
+	together.Wait()
+	// Two brokers are asked each time; and those that come first read at once.
+	if n := lists.Load(); n > lanes/4 {
+		t.Errorf("offsets were listed %d times", n)
+	}
+	if n := fetches.Load(); n > lanes/4 {
+		t.Errorf("%d fetches", n)
+	}
+	if l.kept > parkedKept {
+		t.Errorf("%d bytes are kept", l.kept)
+	}
+	if end, err := l.Append(t.Context(), 1, all[:1]); err != nil || end != int64(len(all))+1 {
+		t.Fatal(end, err)
+	}
+	if end, err := l.End(t.Context(), 1); err != nil || end != int64(len(all))+1 {
+		t.Errorf("a look of before answers: end %d, %v", end, err)
 	}
 }
