@@ -125,8 +125,9 @@ type tokenBatch struct {
 func (b *tokenBatch) each(f func(*tokenRequest) error) {
 	for _, r := range b.requests {
 		if !r.settled {
-			r.err = f(r)
-			r.settled = r.err != nil
+			if r.err = f(r); r.err != nil {
+				r.settled = true
+			}
 		}
 	}
 }
