@@ -269,7 +269,7 @@ func (l *ParkedLog) describe(ctx context.Context, fresh bool) (*parkedTopic, err
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("the parked topic %s: %w", l.topic, err)
+		return nil, fmt.Errorf("the parked topic %s: %w", l.topic, remedied(err, "WRITE and READ", l.topic))
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -454,7 +454,7 @@ func (l *ParkedLog) Append(ctx context.Context, partition int32, records []Parke
 			l.works(failures > 0)
 			return 0, err
 		default:
-			l.fails(err, failures == 0)
+			l.fails(remedied(err, "WRITE", l.topic), failures == 0)
 			failures++
 			select {
 			case <-time.After(min(firstBackoff<<min(failures-1, 10), maxBackoff)):
@@ -582,7 +582,7 @@ func (l *ParkedLog) Read(ctx context.Context, partition int32, from int64) (reco
 		l.mu.Lock()
 		l.known = nil // its leader may have moved
 		l.mu.Unlock()
-		return nil, 0, fmt.Errorf("reading the parked topic %s/%d at %d: %w", l.topic, partition, from, err)
+		return nil, 0, fmt.Errorf("reading the parked topic %s/%d at %d: %w", l.topic, partition, from, remedied(err, "READ", l.topic))
 	}
 	c := &parkedChunk{topic: topic, partition: partition, from: from, next: next}
 	for _, r := range fp.Records {

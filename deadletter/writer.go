@@ -290,7 +290,7 @@ func (w *Writer) produced(p *part, err error) {
 		}
 		w.requeue(p)
 		w.mu.Unlock()
-		w.raise(remedied(err, w.topic).Error())
+		w.raise(remedied(err, "WRITE", w.topic).Error())
 	}
 }
 
@@ -387,9 +387,9 @@ func Check(ctx context.Context, topic string, kafka ...kgo.Opt) error {
 
 // remedied adds to a broker's refusal for want of a right which one that is; any
 // other error stays as it is.
-func remedied(err error, topic string) error {
+func remedied(err error, right, topic string) error {
 	if errors.Is(err, kerr.TopicAuthorizationFailed) {
-		return fmt.Errorf("%w: allow WRITE on the topic %s", err, topic)
+		return fmt.Errorf("%w: allow %s on the topic %s", err, right, topic)
 	}
 	return err
 }
@@ -414,7 +414,7 @@ func checkTopic(ctx context.Context, client *kgo.Client, topic string) (id [16]b
 	case errors.Is(err, kerr.UnknownTopicOrPartition):
 		return id, fmt.Errorf("%s: %w", topic, ErrTopicMissing)
 	case err != nil:
-		return id, fmt.Errorf("looking for the dead-letter topic %s: %w", topic, remedied(err, topic))
+		return id, fmt.Errorf("looking for the dead-letter topic %s: %w", topic, remedied(err, "WRITE", topic))
 	}
 	return res.Topics[0].TopicID, nil
 }

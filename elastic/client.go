@@ -15,10 +15,12 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/elastic/elastic-transport-go/v8/elastictransport"
@@ -265,8 +267,9 @@ func authorization(cfg Config) (header func() string, sources []*credentials.Sou
 
 // authorized sends requests with the credentials of the moment.
 type authorized struct {
-	next   http.RoundTripper
-	header func() string
+	next     http.RoundTripper
+	header   func() string
+	answered atomic.Bool // the cluster has, to some request
 }
 
 func (a *authorized) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -282,7 +285,15 @@ func (a *authorized) RoundTrip(req *http.Request) (*http.Response, error) {
 			}
 		}
 	}
-	return a.next.RoundTrip(req)
+	res, err := a.next.RoundTrip(req)
+	switch {
+	case err == nil:
+		a.answered.Store(true)
+	case req.URL.Scheme == "http" && !a.answered.Load() && (errors.Is(err, io.EOF) || strings.Contains(err.Error(), "malformed HTTP response")):
+		// What a server that speaks TLS does to a client that does not.
+		err = fmt.Errorf("%w: if the server speaks TLS, write https:// in elasticsearch.addresses", err)
+	}
+	return res, err
 }
 
 // Perform sends a request whose URL has a path and no host to the next address

@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -390,3 +391,39 @@ func TestCall(t *testing.T) {
 type errReader struct{}
 
 func (errReader) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
+
+// A server that closes a plain connection, as one that speaks TLS does, is not
+// tried with TLS; the error says what to write. Once it has answered, a broken
+// connection is just that.
+func TestPlainTextToTLSNamesTheRemedy(t *testing.T) {
+	var broken atomic.Bool
+	broken.Store(true)
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if broken.Load() {
+			panic(http.ErrAbortHandler) // closes without an answer
+		}
+		w.WriteHeader(http.StatusNotFound)
+	}))
+	defer s.Close()
+	c, err := New(Config{Addresses: []string{s.URL}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := c.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}()
+	const remedy = "write https://"
+	if _, err := c.Info(t.Context()); err == nil || !strings.Contains(err.Error(), remedy) {
+		t.Errorf("closed at once: %v", err)
+	}
+	broken.Store(false)
+	if _, err := c.Info(t.Context()); err == nil || strings.Contains(err.Error(), remedy) {
+		t.Errorf("answered: %v", err)
+	}
+	broken.Store(true)
+	if _, err := c.Info(t.Context()); err == nil || strings.Contains(err.Error(), remedy) {
+		t.Errorf("closed later: %v", err)
+	}
+}

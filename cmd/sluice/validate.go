@@ -158,6 +158,10 @@ func (v *validation) kafka(ctx context.Context, cfg *config.Config) {
 		v.fail("this listener takes no login: remove kafka.sasl, or name the port of one that does (%v)", err)
 		return
 	}
+	if consumer.MissesTLS(cfg.Kafka, err) {
+		v.fail("no broker answers: %v: %s", err, consumer.SetTLS)
+		return
+	}
 	if err != nil {
 		v.fail("no broker answers: %v", err)
 		return
@@ -193,11 +197,11 @@ func (v *validation) sources(cfg *config.Config, topics kadm.TopicDetails) (name
 			detail, ok := topics[name]
 			switch {
 			case !ok:
-				v.fail("topic %s does not exist, or may not be seen", name)
+				v.fail("topic %s does not exist, or may not be seen: create it, or allow READ on it", name)
 			case detail.Err != nil:
 				v.fail("topic %s: %v", name, detail.Err)
 			case !permits(detail.AuthorizedOperations, kadm.OpRead):
-				v.fail("topic %s may not be read: allow READ and DESCRIBE on it", name)
+				v.fail("topic %s may not be read: allow READ on it", name)
 			case withoutLeader(detail) > 0:
 				v.warn("topic %s: %d of %d partitions have no leader", name, withoutLeader(detail), len(detail.Partitions))
 			default:
@@ -230,7 +234,12 @@ func withoutLeader(detail kadm.TopicDetail) (n int) {
 
 func (v *validation) group(ctx context.Context, admin *kadm.Client, cfg *config.Config) {
 	group := cfg.Kafka.GroupID
-	if _, err := admin.FetchOffsets(ctx, group); err != nil && !errors.Is(err, kerr.GroupIDNotFound) {
+	_, err := admin.FetchOffsets(ctx, group)
+	switch {
+	case errors.Is(err, kerr.GroupAuthorizationFailed):
+		v.fail("group %s may not be used: allow READ on it", group)
+		return
+	case err != nil && !errors.Is(err, kerr.GroupIDNotFound):
 		v.fail("group %s: its commits cannot be read: %v", group, err)
 		return
 	}
@@ -260,10 +269,10 @@ func (v *validation) deadLetters(ctx context.Context, admin *kadm.Client, cfg *c
 	detail, ok := topics[name]
 	switch {
 	case !ok || detail.Err != nil:
-		v.fail("dead_letter.topic %s does not exist, or may not be seen: create it", name)
+		v.fail("dead_letter.topic %s does not exist, or may not be seen: create it, or allow WRITE on it", name)
 		return
 	case !permits(detail.AuthorizedOperations, kadm.OpWrite):
-		v.fail("dead_letter.topic %s may not be written: allow WRITE and DESCRIBE on it", name)
+		v.fail("dead_letter.topic %s may not be written: allow WRITE on it", name)
 		return
 	}
 	configs, err := topicConfigs(ctx, admin, name)
@@ -319,7 +328,7 @@ func (v *validation) parkedTopic(ctx context.Context, admin *kadm.Client, cfg *c
 		v.fail("topic %s, where held records are parked: %v", name, detail.Err)
 		return
 	case !permits(detail.AuthorizedOperations, kadm.OpWrite) || !permits(detail.AuthorizedOperations, kadm.OpRead):
-		v.fail("topic %s, where held records are parked, may not be written and read: allow WRITE, READ and DESCRIBE on it", name)
+		v.fail("topic %s, where held records are parked, may not be written and read: allow WRITE and READ on it", name)
 		return
 	}
 	configs, err := topicConfigs(ctx, admin, name)
@@ -463,7 +472,7 @@ func (v *validation) target(ctx context.Context, client *elastic.Client, s secti
 	case err != nil:
 		v.warn("%s: rights cannot be read: %v", pattern, err)
 	case len(missing) > 0:
-		v.fail("%s: the credentials lack %s: add the privilege write to their role", pattern, strings.Join(missing, ", "))
+		v.fail("%s: the credentials lack %s: add the privileges to their role, for these indices", pattern, strings.Join(missing, ", "))
 	default:
 		v.ok("%s: may be written", pattern)
 	}
@@ -479,6 +488,12 @@ func (v *validation) target(ctx context.Context, client *elastic.Client, s secti
 		v.fail("%s does not exist, and require_alias needs an alias", s.Index)
 		return
 	case info.Kind == elastic.Missing:
+		// Any of the three makes an index with its first document.
+		missing, err := client.MissingPrivileges(ctx, s.Index, "auto_configure", "create_index", "manage")
+		if err == nil && len(missing) == 3 {
+			v.fail("%s does not exist, and the credentials lack auto_configure: make it, or add that privilege to their role, for this index", s.Index)
+			return
+		}
 		v.warn("%s does not exist: the first record makes it, where the cluster allows that, with the mapping that its templates and documents give", s.Index)
 		return
 	case info.WriteIndex == "":
@@ -535,17 +550,19 @@ func (v *validation) letterIndex(ctx context.Context, client *elastic.Client, in
 
 func (v *validation) control(ctx context.Context, client *elastic.Client, index string) {
 	err := client.Control(index).Check(ctx)
+	privileges := []string{"read", "index", "view_index_metadata"}
 	var refused *elastic.Error
 	switch {
 	case err == nil:
 		v.ok("control index %s is there", index)
 	case errors.As(err, &refused) && refused.Status == 404:
 		v.warn("control index %s does not exist: the first start makes it, where rights allow", index)
+		privileges = append(privileges, "create_index")
 	default:
 		v.fail("control index: %v", err)
 		return
 	}
-	if missing, err := client.MissingPrivileges(ctx, index, "create_index", "read", "index", "view_index_metadata"); err == nil && len(missing) > 0 {
-		v.fail("control index %s: the credentials lack %s", index, strings.Join(missing, ", "))
+	if missing, err := client.MissingPrivileges(ctx, index, privileges...); err == nil && len(missing) > 0 {
+		v.fail("control index %s: the credentials lack %s: add the privileges to their role, for this index", index, strings.Join(missing, ", "))
 	}
 }
