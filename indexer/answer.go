@@ -2,6 +2,7 @@ package indexer
 
 import (
 	"bytes"
+	"errors"
 	"slices"
 	"time"
 
@@ -48,9 +49,12 @@ func (w *worker) process(b *batch) (goOn bool) {
 	v := judgeRequest(res.err, res.status, b.answer)
 	var failures []failure
 	if v.kind == requestAnswered {
-		_, err := bulk.Decode(b.answer, len(b.sent), func(i int, it bulk.Item) {
+		sum, err := bulk.Decode(b.answer, len(b.sent), func(i int, it bulk.Item) {
 			failures = append(failures, failure{i, it})
 		})
+		if err == nil && !x.shuffles(b, failures) && !tellsOf(b.sent, failures, sum.Deleted) {
+			err = errOtherAnswer
+		}
 		if mutantItems || mutantCut && err != nil {
 			failures, err = nil, nil
 		}
@@ -59,7 +63,7 @@ func (w *worker) process(b *batch) (goOn bool) {
 		}
 	}
 	// No item can be trusted to be its action's: the parts are sent anew.
-	shuffled := len(b.sent) > 1 && dropsAndFails(failures) && x.opt.Unordered()
+	shuffled := x.shuffles(b, failures)
 	var shares []share
 	if v.kind == requestAnswered && !shuffled {
 		shares = w.written(b, failures)
@@ -122,6 +126,7 @@ func (w *worker) process(b *batch) (goOn bool) {
 		x.limiter.sample(now, res.began, res.took, b.bytes, throttled, inFlight)
 		x.observe(now, observation{answered: len(b.sent), turned: turned})
 	}
+	x.forget(b)
 	ended := len(b.parts) == 0
 	if goOn && !x.opt.Gate() { // the next part is a request of its own
 		b.due, goOn = now, false
@@ -150,6 +155,34 @@ func (w *worker) process(b *batch) (goOn bool) {
 func (x *Indexer) overloaded(shares []share, began time.Time) bool {
 	return x.wholeAt.Before(began) ||
 		slices.ContainsFunc(shares, func(s share) bool { return s.throttled && s.t == x.wholeOf })
+}
+
+// shuffles says that the items of an answer may stand in another order than the
+// actions of its request, as some servers mix them up.
+func (x *Indexer) shuffles(b *batch, failures []failure) bool {
+	return len(b.sent) > 1 && dropsAndFails(failures) && x.opt.Unordered()
+}
+
+var errOtherAnswer = errors.New("the answer tells of other actions than were sent")
+
+// tellsOf says whether an answer may be that of the request: its items are of
+// deletes where deletes were sent, of which so many went well, and of nothing
+// else. Else a proxy has mixed up the answers of two requests. (Further than
+// that an item's name proves nothing: of an update that a pipeline drops,
+// servers tell as of an index.)
+func tellsOf(sent []ref, failures []failure, deleted int) bool {
+	for i, f := range sent {
+		isDelete := f.entry().op == bulk.Delete
+		if len(failures) > 0 && failures[0].i == i {
+			if (failures[0].item.Op == bulk.Delete) != isDelete {
+				return false
+			}
+			failures = failures[1:]
+		} else if isDelete {
+			deleted--
+		}
+	}
+	return deleted == 0
 }
 
 // dropsAndFails says that a request had documents that an ingest pipeline

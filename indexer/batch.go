@@ -49,6 +49,7 @@ type batch struct {
 	pieces [][]byte
 	packed []byte // the same, compressed; charged to the budget
 	answer []byte
+	large  bool // answer fills Indexer.large
 	result result
 	resend bool // it was sent before: something of refs may be done, closed or gone
 
@@ -115,6 +116,7 @@ func (w *worker) pack(b *batch) {
 
 // recycle gives a batch's chunks back. No request may read them any more.
 func (x *Indexer) recycle(b *batch) {
+	x.forget(b)
 	if packed := b.packed; packed != nil {
 		x.chunks.give(int64(cap(packed)))
 		x.packs.Put(&packed)

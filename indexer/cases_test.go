@@ -938,6 +938,37 @@ func TestShuffledAnswer(t *testing.T) {
 		})
 }
 
+// An answer that tells of deletes where none were sent, or of something else
+// where deletes were, is another request's: the same actions are sent again.
+func TestAnotherRequestsAnswer(t *testing.T) {
+	const written, deleted = `{"index":{"status":201}}`, `{"delete":{"status":200}}`
+	const full = `{"%s":{"status":429,"error":{"type":"es_rejected_execution_exception","reason":"r"}}}`
+	for _, items := range [][]string{
+		{written, written},
+		{deleted, deleted},
+		{fmt.Sprintf(full, "delete"), deleted},
+		{written, fmt.Sprintf(full, "index")},
+	} {
+		rig(t, nil, func(s *server, x *Indexer, w *Writer, rec *recorder) {
+			s.before = func(r *request) *http.Response {
+				if len(r.actions) == 2 && r.n == 1 {
+					return answer(200, `{"errors":`+fmt.Sprint(strings.Contains(strings.Join(items, ""), "error"))+`,"items":[`+strings.Join(items, ",")+`]}`)
+				}
+				return nil
+			}
+			add(t, w, index(rec, 0, "a", "0", `{}`))
+			gone := index(rec, 1, "a", "1", "")
+			gone.Op = bulk.Delete
+			add(t, w, gone)
+			w.Publish()
+			waitFor(t, x, rec, 2)
+			if rec.got[0] != Indexed || rec.got[1] != Deleted || s.docs["a/0"] != "{}" || s.requests != 2 {
+				t.Errorf("%s: outcomes %v after %d requests, holds %v", items, rec.got, s.requests, s.docs)
+			}
+		})
+	}
+}
+
 // Each action is counted once, under its target and how it ended.
 func TestDocumentsAreCounted(t *testing.T) {
 	rig(t, nil, func(s *server, x *Indexer, w *Writer, rec *recorder) {

@@ -96,6 +96,7 @@ type Indexer struct {
 	dryAt    time.Time // when a burst has ended if nothing more is published
 	free     []*batch
 	packs    sync.Pool     // of *[]byte: batch.packed
+	large    chan struct{} // of capacity 1: full while a batch has an answer above smallAnswer
 	parkWake chan struct{} // of capacity 1: held targets fill too much
 
 	accepted   uint64 // actions that the server accepted
@@ -145,6 +146,7 @@ func New(cfg Config, opt Options) *Indexer {
 		metrics:   newMetrics(),
 		sources:   make(map[Source]*source),
 		targets:   make(map[string]*target),
+		large:     make(chan struct{}, 1),
 		limiter:   newLimiter(cfg.Requests.Min, cfg.Requests.Max),
 		bodyLimit: int64(cfg.FlushBytes),
 		parkWake:  make(chan struct{}, 1),

@@ -1,7 +1,9 @@
 package indexer
 
 import (
+	"fmt"
 	"net/http"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -89,6 +91,57 @@ func TestDroppedIsNotSentAgain(t *testing.T) {
 		waitFor(t, x, other, 1)
 		if s.applied["a/1"] != 0 || s.applied["a/2"] != 1 {
 			t.Errorf("applied %v", s.applied)
+		}
+	})
+}
+
+// drip is an answer that never ends and counts how many like it have given more
+// than a small answer and are not closed.
+type drip struct {
+	given     int
+	now, most *atomic.Int32
+}
+
+func (d *drip) Read(p []byte) (int, error) {
+	before := d.given
+	d.given += len(p)
+	if before <= smallAnswer && d.given > smallAnswer {
+		d.most.Store(max(d.most.Load(), d.now.Add(1)))
+		pass(time.Second) // time for others to come as far
+	}
+	return len(p), nil
+}
+
+func (d *drip) Close() error {
+	if d.given > smallAnswer {
+		d.now.Add(-1)
+	}
+	return nil
+}
+
+// However many requests are answered without end, no more than one at a time is
+// read beyond a small answer, and everything is written once the server is well.
+func TestAnswersWithoutEnd(t *testing.T) {
+	rig(t, func(c *Config, _ *Options) {
+		c.FlushDocuments, c.Requests.Min = 10, 8
+		c.Retry = Retry{Initial: time.Second, Max: time.Second, ItemAttempts: 1}
+	}, func(s *server, x *Indexer, w *Writer, rec *recorder) {
+		var now, most atomic.Int32
+		lies := 8
+		s.before = func(*request) *http.Response {
+			if lies == 0 {
+				return nil
+			}
+			lies--
+			return &http.Response{StatusCode: 200, Header: http.Header{}, Body: &drip{now: &now, most: &most}}
+		}
+		for seq := range uint64(160) {
+			add(t, w, index(rec, seq, "a", fmt.Sprint(seq), `{}`))
+		}
+		w.Publish()
+		waitFor(t, x, rec, 160)
+		if lies != 0 || most.Load() != 1 || len(rec.rejected) != 0 {
+			t.Errorf("%d lies left, %d answers read at once, rejected %v", lies, most.Load(), rec.rejected)
 		}
 	})
 }

@@ -163,12 +163,21 @@ func judgeRecorded(t *testing.T, r recorded) []string {
 			verdicts[i] = "deleted"
 		}
 	}
-	_, err := bulk.Decode([]byte(r.Answer), r.Actions, func(i int, it bulk.Item) {
+	var failures []failure
+	refs := make([]ref, len(sent))
+	for i, s := range sent {
+		refs[i] = ref{c: &chunk{entries: []entry{{op: s.Op}}}}
+	}
+	sum, err := bulk.Decode([]byte(r.Answer), r.Actions, func(i int, it bulk.Item) {
+		failures = append(failures, failure{i, it})
 		a := tried{op: sent[i].Op, versionType: sent[i].VersionType, version: sent[i].Version}
 		verdicts[i] = judgeItem(&it, a, itemAttempts).String()
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+	if !tellsOf(refs, failures, sum.Deleted) {
+		t.Error("it is taken for the answer to other actions")
 	}
 	for n := range r.Answer { // wherever it is cut
 		if _, err := bulk.Decode([]byte(r.Answer[:n]), r.Actions, func(int, bulk.Item) {}); err == nil {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -221,6 +222,11 @@ func (b *batch) gather() {
 // few hundred bytes, its quotes of the document included.
 const maxAnswer = 64 << 20
 
+// smallAnswer is as much of an answer as any request may read. Beyond that one
+// goes on at a time, until its answer has been dealt with: memory must be bounded
+// also where a server, or what poses as one, answers without end.
+const smallAnswer = 1 << 20
+
 var errAnswerTooLarge = errors.New("bulk answer of more than 64 MiB")
 
 // send carries one request and hands the batch back with what came of it.
@@ -263,7 +269,7 @@ func (x *Indexer) roundTrip(b *batch) error {
 	if err == nil {
 		b.result.status = resp.StatusCode
 		b.result.retryAfter = retryAfter(resp.Header)
-		b.answer, err = readAll(b.answer[:0], resp.Body)
+		err = x.readAnswer(ctx, b, resp.Body)
 		_ = resp.Body.Close()
 	}
 	// After an early answer the transport may still be reading the body, whose
@@ -280,13 +286,33 @@ func retryAfter(h http.Header) time.Duration {
 	return min(time.Duration(s)*time.Second, 5*time.Minute)
 }
 
-func readAll(dst []byte, r io.Reader) ([]byte, error) {
-	buf := bytes.NewBuffer(dst)
-	n, err := buf.ReadFrom(io.LimitReader(r, maxAnswer+1))
-	if err == nil && n > maxAnswer {
+// readAnswer makes b.answer of what r gives.
+func (x *Indexer) readAnswer(ctx context.Context, b *batch, r io.Reader) error {
+	buf := bytes.NewBuffer(b.answer[:0])
+	defer func() { b.answer = buf.Bytes() }()
+	n, err := buf.ReadFrom(io.LimitReader(r, smallAnswer))
+	if err != nil || n < smallAnswer {
+		return err
+	}
+	select {
+	case x.large <- struct{}{}:
+		b.large = true
+	case <-ctx.Done():
+		return fmt.Errorf("while others with large answers were read: %w", context.Cause(ctx))
+	}
+	n, err = buf.ReadFrom(io.LimitReader(r, maxAnswer-smallAnswer+1))
+	if err == nil && n > maxAnswer-smallAnswer {
 		err = errAnswerTooLarge
 	}
-	return buf.Bytes(), err
+	return err
+}
+
+// forget lets another large answer be read when nobody needs this one any more.
+func (x *Indexer) forget(b *batch) {
+	if b.large {
+		b.large, b.answer = false, nil
+		<-x.large
+	}
 }
 
 // body reads a request's pieces. After end has returned nobody reads them any
