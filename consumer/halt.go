@@ -127,8 +127,8 @@ func (c *Consumer) fetchError(p kgo.FetchTopicPartition) {
 	}
 	a := c.holding(tp{topic, partition})
 	if a == nil {
-		if denied := c.denied(err); denied != "" {
-			c.deny(topic, denied)
+		if c.denied(err) != "" {
+			c.deny(topic, err)
 			return
 		}
 		c.log.Warn().Str("topic", topic).Int32("partition", partition).Err(err).Msg("fetch failed")

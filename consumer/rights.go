@@ -51,17 +51,17 @@ func (c *Consumer) denied(err error) string {
 
 // deny notes for all partitions held of a topic that their fetches want a right:
 // where a whole topic is refused, the client names no partition.
-func (c *Consumer) deny(topic, denied string) {
+func (c *Consumer) deny(topic string, err error) {
 	for _, a := range c.holdings() {
 		if a.l.topic != topic {
 			continue
 		}
 		a.l.mu.Lock()
 		first := a.denied == ""
-		a.denied, a.deniedAt = denied, c.now()
+		a.denied, a.deniedAt = c.denied(err), c.now()
 		a.l.mu.Unlock()
 		if first {
-			c.log.Warn().Str("topic", topic).Int32("partition", a.id).Str("reason", denied).Msg("fetch refused, trying again")
+			c.log.Warn().Str("topic", topic).Int32("partition", a.id).Err(c.remedied(err)).Msg("fetch failed, trying again")
 		}
 	}
 }
