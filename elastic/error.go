@@ -16,6 +16,9 @@ import (
 const (
 	maxReason = 256      // bytes
 	maxError  = 64 << 10 // bytes of an error answer that are read
+	// maxAnswer is the longest answer to anything but _bulk: far above a page of
+	// documents or the mappings of many indices, and not without end.
+	maxAnswer = 256 << 20
 )
 
 // Error is an answer that refuses a call.
@@ -107,7 +110,7 @@ func (c *Client) call(ctx context.Context, what string, req esapi.Request, out a
 		body, _ := io.ReadAll(io.LimitReader(res.Body, maxError)) // the status says enough
 		return fmt.Errorf("elasticsearch: %s: %w", what, newError(res.StatusCode, c.redact(body)))
 	}
-	body, err := io.ReadAll(res.Body)
+	body, err := readAtMost(res.Body, maxAnswer)
 	if err != nil {
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
@@ -121,4 +124,13 @@ func (c *Client) call(ctx context.Context, what string, req esapi.Request, out a
 		return fmt.Errorf("elasticsearch: %s: the answer is not what was expected: %w", what, err)
 	}
 	return nil
+}
+
+// readAtMost reads all of r, but no more than so many bytes.
+func readAtMost(r io.Reader, most int64) ([]byte, error) {
+	text, err := io.ReadAll(io.LimitReader(r, most+1))
+	if err == nil && int64(len(text)) > most {
+		err = fmt.Errorf("it has more than %d bytes", most)
+	}
+	return text, err
 }
