@@ -205,7 +205,7 @@ type journal struct {
 	parked    string  // what is parked; "": nothing
 	frozen    [sourcePartitions]bool
 	log       logState
-	keeps     bool // documents.deletes: tombstone
+	keeps     bool                        // documents.deletes: tombstone
 	routers   map[int64]*partition.Router // by epoch
 }
 
