@@ -313,7 +313,8 @@ func startOffset(reset string) (kgo.Offset, error) {
 	if err != nil {
 		return kgo.Offset{}, &ConfigError{"reset", fmt.Sprintf("%q is unknown", reset), "use earliest, latest, none or a time such as 2026-01-31T00:00:00Z"}
 	}
-	return kgo.NewOffset().AfterMilli(at.UnixMilli()), nil
+	// Kafka takes -1 and its like for the end of the log.
+	return kgo.NewOffset().AfterMilli(max(at.UnixMilli(), 0)), nil
 }
 
 // tooOld says whether a broker is older than Kafka 4.3, the first whose consumer

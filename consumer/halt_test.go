@@ -431,6 +431,17 @@ func TestResetLatest(t *testing.T) {
 	}
 }
 
+// A time before Kafka's first is its first: the protocol's -1 is the log's end,
+// and the records before it would never be read.
+func TestResetBeforeAllTime(t *testing.T) {
+	for reset, want := range map[string]int64{"1969-12-31T23:59:59.999Z": 0, "1931-01-31T00:00:00Z": 0, "1970-01-01T00:00:01Z": 1000} {
+		start, err := startOffset(reset)
+		if err != nil || start.EpochOffset().Offset != want {
+			t.Errorf("%s: %v, %v, want after %d ms", reset, start, err, want)
+		}
+	}
+}
+
 // V12: compaction leaves holes in the middle, at a batch's end, and before the
 // last batch.
 func TestCompactionHoles(t *testing.T) {
