@@ -307,7 +307,7 @@ func (d *dispatcher) sendTo(ctx context.Context, a *assignment, r *kgo.Record, s
 	for {
 		var err error
 		if l := a.lane(d.action.Target); l != nil {
-			switch err = d.park(a, l, r, seq); {
+			switch err = d.park(a, l, r, seq, sideOf(flags)); {
 			case err == nil:
 				return true
 			case errors.Is(err, errLaneClosed):
@@ -338,10 +338,10 @@ var errLaneClosed = errors.New("consumer: the lane is closed")
 
 // park hands a record to a lane. While too much waits to be parked it waits,
 // until it is time to publish.
-func (d *dispatcher) park(a *assignment, l *lane, r *kgo.Record, seq uint64) error {
+func (d *dispatcher) park(a *assignment, l *lane, r *kgo.Record, seq uint64, side document.Side) error {
 	for {
 		freed := d.c.o.Budget.Freed()
-		switch l.push(r, a.gen, seq, d.result.Twin.Op != 0) {
+		switch l.push(r, a.gen, seq, side, d.result.Twin.Op != 0) {
 		case taken:
 			return nil
 		case laneGone:

@@ -83,7 +83,7 @@ const (
 )
 
 // push takes a record, of which it keeps a copy.
-func (l *lane) push(r *kgo.Record, generation int, seq uint64, twin bool) pushed {
+func (l *lane) push(r *kgo.Record, generation int, seq uint64, side document.Side, twin bool) pushed {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
@@ -95,7 +95,7 @@ func (l *lane) push(r *kgo.Record, generation int, seq uint64, twin bool) pushed
 		return laneFull
 	}
 	x := pending{seq: seq, Parked: deadletter.Parked{
-		Offset: r.Offset, Timestamp: r.Timestamp, Generation: generation, Key: cloneBytes(r.Key), Value: cloneBytes(r.Value), Twin: twin,
+		Offset: r.Offset, Timestamp: r.Timestamp, Generation: generation, Key: cloneBytes(r.Key), Value: cloneBytes(r.Value), Side: string(side), Twin: twin,
 	}}
 	for _, h := range r.Headers {
 		x.Headers = append(x.Headers, kgo.RecordHeader{Key: h.Key, Value: cloneBytes(h.Value)})
@@ -325,7 +325,7 @@ func (l *lane) open(ctx context.Context) bool {
 		}
 		first = append(first, l.own(pending{seq: t.Seq, Parked: deadletter.Parked{
 			Offset: letter.Offset, Timestamp: letter.Timestamp, Generation: letter.Generation,
-			Key: letter.Key, Value: letter.Value, Headers: letter.Headers, Twin: len(t.Meta) > 0 && t.Meta[0]&metaTwin != 0,
+			Key: letter.Key, Value: letter.Value, Headers: letter.Headers, Side: letter.Side, Twin: len(t.Meta) > 0 && t.Meta[0]&metaTwin != 0,
 		}}))
 	}
 	l.p.c.log.Warn().Str("target", l.target).Str("type", l.at.Reason).Str("topic", a.l.topic).Int32("partition", a.id).Int("records", len(first)).
@@ -669,7 +669,7 @@ func (l *lane) pass(x *pending, w Writer) {
 	a.topic.rules.Map(r, x.Generation, res)
 	switch res.Verdict {
 	case document.Send:
-		action, ok := l.action(r, res, x.Twin)
+		action, ok := l.action(r, res, &x.Parked)
 		if !ok { // it was mapped just now, by the same table
 			a.settle(outAbandoned, x.seq)
 			return

@@ -22,6 +22,18 @@ const (
 
 var errMeta = errors.New("consumer: damaged record meta")
 
+// sideOf is the side whose flags these are.
+func sideOf(flags byte) document.Side {
+	switch {
+	case flags&metaLegacy != 0:
+		return document.SideLegacy
+	case flags&metaNew != 0:
+		return document.SideNew
+	default:
+		return document.SideNone
+	}
+}
+
 // sideFlags are the flags of a side's action.
 func sideFlags(s document.Side) byte {
 	switch s {

@@ -451,22 +451,38 @@ func (c *lineCounter) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// A record that was parked for one side of two is not written to the other when
-// that is the only one: it has the record, or a lane of its own.
+// A record that was parked for one side of two goes to that side, wherever it is
+// by now, or nowhere: the other side has it, or a lane of its own.
 func TestLaneSide(t *testing.T) {
-	l := &lane{target: "new-1", p: &parking{a: &assignment{topic: &topic{rules: rules{}}}}}
-	var res document.Result
-	res.Side, res.Action = document.SideLegacy, bulk.Action{Op: bulk.Index, Target: "legacy"}
-	if x, ok := l.action(&kgo.Record{}, &res, true); ok {
-		t.Errorf("it goes to %s", x.Target)
-	}
-	l.target = "legacy"
-	if _, ok := l.action(&kgo.Record{}, &res, true); !ok {
-		t.Error("the legacy side's own record goes nowhere")
-	}
-	l.target = "elsewhere" // by the rules of then
-	if _, ok := l.action(&kgo.Record{}, &res, false); !ok {
-		t.Error("a record that nobody else has goes nowhere")
+	l := &lane{p: &parking{a: &assignment{topic: &topic{rules: rules{}}}}}
+	to := func(target string) bulk.Action { return bulk.Action{Op: bulk.Index, Target: target} }
+	legacy := document.Result{Side: document.SideLegacy, Action: to("legacy")}
+	both := document.Result{Side: document.SideLegacy, Action: to("legacy"), Twin: to("new-2")}
+	only := document.Result{Side: document.SideNew, Action: to("new-2")}
+	unrouted := document.Result{Action: to("index")}
+	for _, c := range []struct {
+		now  document.Result
+		side document.Side
+		twin bool
+		want string // "": nowhere
+	}{
+		{legacy, document.SideLegacy, true, "legacy"},
+		{legacy, document.SideNew, true, ""}, // the migration was given up
+		{legacy, document.SideLegacy, false, "legacy"},
+		{both, document.SideLegacy, true, "legacy"},
+		{both, document.SideNew, true, "new-2"}, // although parked for new-1
+		{both, document.SideLegacy, false, "legacy"},
+		{both, document.SideNone, false, "legacy"}, // there were no sides
+		{only, document.SideNew, true, "new-2"},
+		{only, document.SideLegacy, true, ""},
+		{only, document.SideNew, false, "new-2"},
+		{only, document.SideNone, false, "new-2"},
+		{unrouted, document.SideNone, false, "index"},
+	} {
+		x, ok := l.action(&kgo.Record{}, &c.now, &deadletter.Parked{Side: string(c.side), Twin: c.twin})
+		if ok != (c.want != "") || ok && x.Target != c.want {
+			t.Errorf("parked for side %q, twin %t: it goes to %s, %t, want %q", c.side, c.twin, x.Target, ok, c.want)
+		}
 	}
 }
 

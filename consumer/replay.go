@@ -111,7 +111,7 @@ func (b *replay) send(w Writer, i int) bool {
 	a.topic.rules.Map(r, generation, res)
 	switch res.Verdict {
 	case document.Send:
-		action, ok := b.l.action(r, res, p.Twin)
+		action, ok := b.l.action(r, res, p)
 		if !ok {
 			b.finish(i) // its side is required no longer
 			return true
@@ -180,27 +180,22 @@ func (b *replay) Park(string, string) {
 	}
 }
 
-// action is the action of a mapped record for the lane's target. Where a record
-// has two, one a side, the lane's is the one; where it has one, that is it,
-// whatever its target is by now. False: a side that is required no longer. Of a
-// twin, which had two when it was parked, the other side has the record, or a
-// lane of its own: it gets nothing from here, which would come after later
-// records.
-func (l *lane) action(r *kgo.Record, res *document.Result, twin bool) (x indexer.Action, ok bool) {
+// action is the action of a mapped record for the side that it was parked for,
+// whatever that side's target is by now. Where it has one action it is that; but
+// of a twin, which had two when it was parked, only if its side is required still
+// (ok): the other side has the record, or a lane of its own, and gets nothing from
+// here, which would come after later records.
+func (l *lane) action(r *kgo.Record, res *document.Result, p *deadletter.Parked) (x indexer.Action, ok bool) {
 	x = indexer.Action{Action: res.Action, Ordered: res.Ordered, Tombstone: res.Tombstone}
 	flags, changed := sideFlags(res.Side), res.Changed
-	if res.Twin.Op != 0 {
-		switch l.target {
-		case res.Action.Target:
-		case res.Twin.Target:
-			x.Action, x.Tombstone = res.Twin, res.TwinTombstone
-			flags = sideFlags(document.SideNew)
-			changed = changed || res.TwinTombstone != res.Tombstone
-		default:
-			return x, false
-		}
+	switch two := res.Twin.Op != 0; {
+	case two && document.Side(p.Side) == document.SideNew:
+		x.Action, x.Tombstone = res.Twin, res.TwinTombstone
+		flags = sideFlags(document.SideNew) | metaTwin
+		changed = changed || res.TwinTombstone != res.Tombstone
+	case two:
 		flags |= metaTwin
-	} else if twin && res.Action.Target != l.target {
+	case p.Twin && document.Side(p.Side) != res.Side:
 		return x, false
 	}
 	x.Meta = appendSideMeta(nil, r, changed, flags, res.Customer)

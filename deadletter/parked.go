@@ -37,6 +37,9 @@ type Parked struct {
 
 	Target     string // the lane's
 	Generation int    // the recorded one that the record belongs to; 0: its rules need none
+	// Side is that of a stream that is routed which the target is for: see
+	// Letter.Side.
+	Side string
 	// Twin says that the record went to another target, too, which has it or has
 	// it parked by itself.
 	Twin bool
@@ -66,6 +69,9 @@ func (p *Parked) headers() []kgo.RecordHeader {
 		kgo.RecordHeader{Key: headerToken, Value: number(p.Token)},
 		kgo.RecordHeader{Key: headerTopicID, Value: []byte(p.TopicID)},
 	)
+	if p.Side != "" {
+		all = append(all, kgo.RecordHeader{Key: headerSide, Value: []byte(p.Side)})
+	}
 	if p.Twin {
 		all = append(all, kgo.RecordHeader{Key: headerTwin})
 	}
@@ -122,6 +128,8 @@ func parseParked(r *kgo.Record) (p Parked, ok bool) {
 			owned = true
 		case headerTopicID:
 			p.TopicID = string(h.Value)
+		case headerSide:
+			p.Side = string(h.Value)
 		case headerTwin:
 			p.Twin = true
 		}

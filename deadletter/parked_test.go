@@ -83,7 +83,7 @@ func TestParkedAppendAndRead(t *testing.T) {
 		switch i % 3 {
 		case 0:
 			p.Key, p.Value = nil, nil
-			p.Twin = true
+			p.Twin, p.Side = true, "new"
 		case 1:
 			p.Value = bytes.Repeat([]byte{byte(i)}, 5000)
 		}
