@@ -809,10 +809,19 @@ func TestParkedThenWait(t *testing.T) {
 		waits(o)
 		o.Parking.Ever = func(context.Context) (bool, error) { return false, nil }
 	})
-	w.produce(0, 10)
+	w.produce(0, 5)
 	w.waitAllCommitted()
 	if n := p.reads.Load(); n != 0 {
 		t.Errorf("states were read %d times", n)
+	}
+	if err := m.end(); err != nil {
+		t.Fatal(err)
+	}
+	m = w.start(atOnce, p.parking(), func(_ *Config, o *Options) { waits(o) })
+	w.produce(0, 5)
+	w.waitAllCommitted()
+	if s := p.state(); s.Token != 0 {
+		t.Errorf("a token was taken, although nothing was ever parked: %+v", s)
 	}
 	if err := m.end(); err != nil {
 		t.Fatal(err)

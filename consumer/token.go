@@ -121,7 +121,7 @@ type tokenBatch struct {
 	requests []*tokenRequest
 }
 
-// each calls f for those that are not settled; an error settles them.
+// each calls f for those that are not settled; an error settles one.
 func (b *tokenBatch) each(f func(*tokenRequest) error) {
 	for _, r := range b.requests {
 		if !r.settled {
