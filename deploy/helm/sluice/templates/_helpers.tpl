@@ -86,6 +86,9 @@ capabilities: {drop: [ALL]}
 {{- define "sluice.environment" -}}
 - name: POD_NAME
   valueFrom: {fieldRef: {fieldPath: metadata.name}}
+# The node's zone, where the cluster copies its label to pods; else empty.
+- name: POD_ZONE
+  valueFrom: {fieldRef: {fieldPath: "metadata.labels['topology.kubernetes.io/zone']"}}
 {{- end -}}
 
 {{- define "sluice.mounts" -}}
