@@ -19,9 +19,10 @@ import (
 )
 
 // liar stands between a program and Elasticsearch and puts answers of its own in
-// the place of the first few to bulk requests, which are carried out.
+// the place of the first few to some requests, which are carried out.
 type liar struct {
 	truth http.RoundTripper
+	about string // which: what their paths begin with
 	lie   func(*http.Response) error
 
 	mu   sync.Mutex
@@ -30,7 +31,7 @@ type liar struct {
 
 func (l *liar) RoundTrip(req *http.Request) (*http.Response, error) {
 	resp, err := l.truth.RoundTrip(req)
-	if err != nil || !strings.HasPrefix(req.URL.Path, "/_bulk") {
+	if err != nil || !strings.HasPrefix(req.URL.Path, l.about) {
 		return resp, err
 	}
 	l.mu.Lock()
@@ -145,7 +146,7 @@ func TestV25_Liars(t *testing.T) {
 				w := newWorld(t, worldOptions{partitions: 2, virtual: true})
 				const n = 300
 				w.produce(records(n)...)
-				l := &liar{truth: w.es.Transport(), lie: lie, left: 3}
+				l := &liar{truth: w.es.Transport(), about: "/_bulk", lie: lie, left: 3}
 				p := w.begin("indexer: {flush_documents: 100}", func(_ *config.Config, o *app.Options) {
 					o.Elastic = []elastic.Option{elastic.WithRoundTripper(l)}
 				})
@@ -160,6 +161,65 @@ func TestV25_Liars(t *testing.T) {
 				}
 				if h := p.App.Health(); !h.OK() {
 					t.Errorf("%+v", h)
+				}
+			})
+		})
+	}
+}
+
+// Lies about control documents, at the start: the program says what is wrong and
+// ends, or asks again; it writes nothing that it would not have written, and a
+// later start finds all in order.
+func TestLiesAboutTheControlIndex(t *testing.T) {
+	for name, lie := range map[string]func(*http.Response) error{
+		"page":                with(200, "<html>"),
+		"nothing":             with(200, ""),
+		"empty object":        with(200, `{}`),
+		"null":                with(200, `null`),
+		"array":               with(200, `[]`),
+		"found, but nothing":  with(200, `{"found":true}`),
+		"found, and no entry": with(200, `{"found":true,"_seq_no":1,"_primary_term":1,"_source":{"format":1,"topic":"events","entries":[]}}`),
+		"another topic's":     with(200, `{"found":true,"_seq_no":1,"_primary_term":1,"_source":{"format":1,"topic":"x","entries":[{"generation":1,"topic_id":"x","partitions":1}]}}`),
+		"of the future":       with(200, `{"found":true,"_seq_no":1,"_primary_term":1,"_source":{"format":99}}`),
+		"a page for 404":      with(404, "<html>"),
+		"not found":           with(404, `{"found":false}`),
+		"moved":               with(302, ""),
+		"too many requests":   with(429, ""),
+		"bad gateway":         with(502, "<html>"),
+		"endless":             neverEnding(time.Second),
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				w := newWorld(t, worldOptions{partitions: 2, virtual: true})
+				first := w.begin("")
+				w.produce(records(100)...)
+				w.awaitDone(first)
+				if err := first.stop(); err != nil {
+					t.Fatal(err)
+				}
+				recorded := w.generations(topic)
+				w.produce(records(200)...)
+				l := &liar{truth: w.es.Transport(), about: "/" + control, lie: lie, left: 3}
+				p := w.begin("", func(_ *config.Config, o *app.Options) {
+					o.Elastic = []elastic.Option{elastic.WithRoundTripper(l)}
+				})
+				select {
+				case <-p.ended:
+					if p.err == nil || len(p.err.Error()) > 500 {
+						t.Errorf("it ended with: %v", p.err)
+					}
+				case <-time.After(patience):
+				}
+				if n := w.lag(topic); n > 0 {
+					if err := p.stop(); err != nil {
+						t.Logf("it ended with: %v", err)
+					}
+					w.awaitDone(w.begin(""))
+				}
+				w.checkFold()
+				w.checkLetters(nil)
+				if now := w.generations(topic); len(now) != len(recorded) {
+					t.Errorf("the generations were %v and are %v", recorded, now)
 				}
 			})
 		})
