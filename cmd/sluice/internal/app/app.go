@@ -343,6 +343,11 @@ func (a *App) register(c *consumer.Consumer, version string) error {
 			ConstLabels: prometheus.Labels{"cause": string(c)},
 		}, func() float64 { return oneIf(a.history.suffers(c)) }))
 	}
+	if a.customers != nil {
+		all = append(all, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "sluice_largest_customer_share_ratio", Help: "The share of all bytes that the customer with the most of them sent in the last minutes, 0 to 1; /v1/status says who.",
+		}, a.largestShare))
+	}
 	if a.letters != nil {
 		all = append(all, a.letters)
 	}

@@ -33,6 +33,8 @@ type view struct {
 	nearStart    string    // partitions whose records Kafka is about to delete; "": none
 	silent       time.Time // Elasticsearch has not answered since; zero: it does
 	silentReason string
+	// pace is how long a bulk request takes, slow from when on that is too long.
+	pace, slow time.Duration
 }
 
 // cause is why a process is not simply running: one of a few words, for metrics.
@@ -52,13 +54,14 @@ const (
 	causeParked     cause = "parked_records_wait"
 	causeLogStart   cause = "log_start_near"
 	causeThrottled  cause = "elasticsearch_throttles"
+	causeSlow       cause = "elasticsearch_slow"
 	causeMemory     cause = "memory_full"
 )
 
 // causes are all of them, in the order in which they decide what the process says.
 var causes = []cause{
 	causeRefused, causeSilent, causeKafka, causeHalted, causeUnanswered, causeRouting, causeTopic, causeCommits,
-	causeLetters, causeParked, causeLogStart, causeThrottled, causeMemory,
+	causeLetters, causeParked, causeLogStart, causeThrottled, causeSlow, causeMemory,
 }
 
 // trouble is one reason not to be simply running.
@@ -103,6 +106,7 @@ func troubles(v view) (all []trouble) {
 	add(v.parked != "", causeParked, admin.Throttled, v.parkedSince, "parked records wait: "+v.parked)
 	add(v.nearStart != "", causeLogStart, admin.Throttled, time.Time{}, "records that are not committed are within an hour of the log's start, where Kafka deletes: "+v.nearStart)
 	add(v.indexer.Throttled, causeThrottled, admin.Throttled, time.Time{}, "Elasticsearch turns requests away")
+	add(v.pace > v.slow && v.slow > 0, causeSlow, admin.Throttled, time.Time{}, fmt.Sprintf("Elasticsearch is slow: a bulk request takes %s", v.pace.Round(100*time.Millisecond)))
 	add(v.full, causeMemory, admin.Throttled, time.Time{}, "memory is full of records that wait for Elasticsearch: fetching pauses")
 	return all
 }

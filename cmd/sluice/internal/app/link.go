@@ -2,6 +2,7 @@ package app
 
 import (
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -9,7 +10,7 @@ import (
 )
 
 // link passes the indexer's requests on and remembers whether the cluster
-// answers, for /healthz. Which answers mean what is the indexer's to judge: here
+// answers, and how long it takes, for /healthz. Which answers mean what is the indexer's to judge: here
 // only the gateway's "nobody there" counts as none.
 type link struct {
 	next indexer.Transport
@@ -17,7 +18,16 @@ type link struct {
 	mu     sync.Mutex
 	since  time.Time // of the silence; zero: it answers
 	reason string
+	took   time.Duration // a moving mean of the last requests that were answered
+	at     time.Time     // of the last of them
 }
+
+// Of a moving mean: what the last request counts, and for how long the mean tells
+// of the present.
+const (
+	tookWeight = 0.2
+	tookValid  = time.Minute
+)
 
 func newLink(next indexer.Transport) *link {
 	return &link{next: next, since: time.Now(), reason: "it has not told its version yet"}
@@ -25,6 +35,7 @@ func newLink(next indexer.Transport) *link {
 
 // Perform implements indexer.Transport.
 func (l *link) Perform(req *http.Request) (*http.Response, error) {
+	began := time.Now()
 	resp, err := l.next.Perform(req)
 	switch {
 	case err != nil && req.Context().Err() != nil:
@@ -35,8 +46,34 @@ func (l *link) Perform(req *http.Request) (*http.Response, error) {
 		l.silent("answers " + resp.Status)
 	default:
 		l.answers()
+		if strings.HasSuffix(req.URL.Path, "/_bulk") {
+			l.measure(time.Since(began))
+		}
 	}
 	return resp, err
+}
+
+// measure takes the time of a bulk request up to its answer's first byte.
+func (l *link) measure(took time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	if now.Sub(l.at) > tookValid {
+		l.took = took
+	} else {
+		l.took += time.Duration(tookWeight * float64(took-l.took))
+	}
+	l.at = now
+}
+
+// pace is how long a bulk request takes; 0: none was answered lately.
+func (l *link) pace() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if time.Since(l.at) > tookValid {
+		return 0
+	}
+	return l.took
 }
 
 func (l *link) answers() {

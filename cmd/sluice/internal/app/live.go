@@ -70,6 +70,14 @@ func (s *TopicSum) add(p *consumer.PartitionStatus) {
 	s.Records.Add(p.Ledger)
 }
 
+// mostHeld are the held targets with the most bytes.
+func mostHeld(held []admin.HeldTarget) []admin.HeldTarget {
+	slices.SortFunc(held, func(a, b admin.HeldTarget) int {
+		return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(a.Target, b.Target))
+	})
+	return held[:min(len(held), mostShown)]
+}
+
 // Live implements admin.Process.
 func (a *App) Live() any {
 	c := a.consumer.Load().Status()
@@ -78,14 +86,10 @@ func (a *App) Live() any {
 	l := Live{
 		Version: a.version, Group: c.Group, State: health.State, Since: health.Since, Reason: health.Reason,
 		Memory: MemoryStatus{a.budget.Used(), a.budget.Limit()}, GOMAXPROCS: procs.Current(),
-		Indexer: indexerStatus(v.indexer), Elasticsearch: health.Elasticsearch,
-		Held: health.Held, HeldCount: len(health.Held), Halted: health.Halted, HaltedCount: len(health.Halted),
+		Indexer: indexerStatus(v), Elasticsearch: health.Elasticsearch,
+		Held: mostHeld(health.Held), HeldCount: len(health.Held), Halted: health.Halted, HaltedCount: len(health.Halted),
 		Customers: a.noisy(), Topics: []LiveTopic{},
 	}
-	slices.SortFunc(l.Held, func(a, b admin.HeldTarget) int {
-		return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(a.Target, b.Target))
-	})
-	l.Held = l.Held[:min(len(l.Held), mostShown)]
 	slices.SortFunc(l.Halted, func(a, b admin.HaltedPartition) int { return a.Since.Compare(b.Since) })
 	l.Halted = l.Halted[:min(len(l.Halted), mostShown)]
 	if a.letters != nil {

@@ -10,7 +10,6 @@ import (
 	"github.com/sluicehq/sluice/cmd/sluice/internal/heavy"
 	"github.com/sluicehq/sluice/consumer"
 	"github.com/sluicehq/sluice/deadletter"
-	"github.com/sluicehq/sluice/indexer"
 	"github.com/sluicehq/sluice/procs"
 )
 
@@ -32,20 +31,44 @@ func (a *App) Health() admin.Health {
 // fullAt is the part of the memory limit from which on memory counts as full.
 const fullAt = 0.9
 
+// slowPart is the part of elasticsearch.request_timeout from which on a bulk
+// request is slow.
+const slowPart = 4
+
+// standsAfter is how long nothing must have been committed while all partitions are
+// paused for that to be no mere breath.
+const standsAfter = 5 * time.Second
+
+// stands says whether nothing is read any more for want of memory: what held
+// targets leave of it may be less than fullAt.
+func (a *App) stands(c consumer.Status) bool {
+	for _, p := range c.Partitions {
+		if p.State != consumer.StatePaused {
+			return false
+		}
+	}
+	last := c.LastCommit
+	if last.Before(a.started) {
+		last = a.started
+	}
+	return len(c.Partitions) > 0 && time.Since(last) > standsAfter
+}
+
 // look asks the rooms what they do.
 func (a *App) look(c consumer.Status) view {
 	v := view{
 		stopping: a.stopping.Load(),
 		joined:   a.consumer.Load().Healthy(),
-		full:     float64(a.budget.Used()) >= fullAt*float64(a.budget.Limit()),
 		kafka:    c.Trouble, kafkaSince: c.TroubleSince,
 		commits: c.CommitError, commitsSince: c.CommitErrorSince,
 		indexer: a.indexer.Status(), routing: a.routing.Status(),
 	}
+	v.full = float64(a.budget.Used()) >= fullAt*float64(a.budget.Limit()) || len(v.indexer.Held) > 0 && a.stands(c)
 	if a.letters != nil {
 		v.letters = a.letters.Status()
 	}
 	v.silent, v.silentReason = a.link.state()
+	v.pace, v.slow = a.link.pace(), a.cfg.Elasticsearch.RequestTimeout/slowPart
 	if a.parked != nil {
 		v.parked, v.parkedSince = a.parked.Trouble()
 	}
@@ -80,6 +103,7 @@ type Status struct {
 	Memory        MemoryStatus        `json:"memory"`
 	GOMAXPROCS    int                 `json:"gomaxprocs"`
 	Indexer       IndexerStatus       `json:"indexer"`
+	Held          []admin.HeldTarget  `json:"held"` // with the most bytes, 100 at most
 	DeadLetters   *DeadLettersStatus  `json:"dead_letters,omitempty"`
 	Routing       *RoutingStatus      `json:"routing,omitempty"`
 	Consumer      consumer.Status     `json:"consumer"`
@@ -95,7 +119,7 @@ type MemoryStatus struct {
 	LimitBytes int64 `json:"limit_bytes"`
 }
 
-// IndexerStatus is what the indexer is doing; held targets stand in /healthz.
+// IndexerStatus is what the indexer is doing.
 type IndexerStatus struct {
 	Indexers      int   `json:"indexers"`
 	InFlight      int   `json:"requests_in_flight"`
@@ -104,6 +128,8 @@ type IndexerStatus struct {
 	HeldTargets   int   `json:"held_targets"`
 	BlockedOn     int   `json:"records_never_answered"`
 	Throttled     bool  `json:"throttled"`
+	// BulkSeconds is how long a bulk request takes; 0: none was answered lately.
+	BulkSeconds float64 `json:"bulk_seconds"`
 }
 
 // DeadLettersStatus is what the dead-letter writer is doing and has done.
@@ -123,7 +149,7 @@ func (a *App) Status() any {
 		Version: a.version, Started: a.started, State: health.State, Since: health.Since, Reason: health.Reason,
 		Memory:     MemoryStatus{a.budget.Used(), a.budget.Limit()},
 		GOMAXPROCS: procs.Current(),
-		Indexer:    indexerStatus(v.indexer), Routing: v.routing,
+		Indexer:    indexerStatus(v), Held: mostHeld(health.Held), Routing: v.routing,
 		Consumer: c, Elasticsearch: health.Elasticsearch, Customers: a.noisy(),
 	}
 	if a.letters != nil {
@@ -132,10 +158,11 @@ func (a *App) Status() any {
 	return s
 }
 
-func indexerStatus(s indexer.Status) IndexerStatus {
+func indexerStatus(v view) IndexerStatus {
+	s := v.indexer
 	return IndexerStatus{
 		Indexers: s.Indexers, InFlight: s.InFlight, RequestsLimit: s.RequestsLimit, Bytes: s.Bytes,
-		HeldTargets: len(s.Held), BlockedOn: s.BlockedOn, Throttled: s.Throttled,
+		HeldTargets: len(s.Held), BlockedOn: s.BlockedOn, Throttled: s.Throttled, BulkSeconds: v.pace.Seconds(),
 	}
 }
 
@@ -166,12 +193,14 @@ func (a *App) watchState(ctx context.Context) {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
 	last := admin.Starting
+	var noisy bool
 	for {
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():
 			return
 		}
+		noisy = a.noteNoisy(noisy)
 		health := a.Health()
 		if health.State == last {
 			continue
