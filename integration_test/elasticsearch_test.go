@@ -19,6 +19,9 @@ import (
 // Elasticsearch is one real node, of Elasticsearch or OpenSearch.
 type Elasticsearch struct {
 	*server
+	// asAdmin sends a request to a path of a node that lets only some in; nil:
+	// everybody may.
+	asAdmin func(ctx context.Context, method, path string, body []byte) ([]byte, error)
 }
 
 // elasticsearchOptions says which node a test wants.
@@ -55,7 +58,15 @@ func startElasticsearch(t *testing.T, options elasticsearchOptions) *Elasticsear
 		env["DISABLE_SECURITY_PLUGIN"] = "true"
 	}
 	maps.Copy(env, options.Settings)
-	spec := serverSpec{
+	spec := elasticsearchSpec(image, env)
+	if options.Settings != nil {
+		return &Elasticsearch{server: ownServer(t, spec)}
+	}
+	return &Elasticsearch{server: sharedServer(t, name, spec)}
+}
+
+func elasticsearchSpec(image string, env map[string]string) serverSpec {
+	return serverSpec{
 		image: image,
 		port:  9200,
 		env:   func(int) map[string]string { return env },
@@ -64,10 +75,6 @@ func startElasticsearch(t *testing.T, options elasticsearchOptions) *Elasticsear
 			return err
 		},
 	}
-	if options.Settings != nil {
-		return &Elasticsearch{ownServer(t, spec)}
-	}
-	return &Elasticsearch{sharedServer(t, name, spec)}
 }
 
 // URL is the node's base URL.
@@ -75,15 +82,22 @@ func (e *Elasticsearch) URL() string { return "http://" + e.address }
 
 // Healthy fails unless the cluster answers and is at least yellow.
 func (e *Elasticsearch) Healthy(ctx context.Context) error {
-	_, err := request(ctx, http.MethodGet, e.URL()+"/_cluster/health?wait_for_status=yellow&timeout=1s", nil)
+	_, err := e.request(ctx, http.MethodGet, "/_cluster/health?wait_for_status=yellow&timeout=1s", nil)
 	return err
+}
+
+func (e *Elasticsearch) request(ctx context.Context, method, path string, body []byte) ([]byte, error) {
+	if e.asAdmin != nil {
+		return e.asAdmin(ctx, method, path, body)
+	}
+	return request(ctx, method, e.URL()+path, body)
 }
 
 // Do sends a request and gives the answer; it fails the test unless that is
 // 2xx. body is sent as JSON, for _bulk as lines of it.
 func (e *Elasticsearch) Do(t *testing.T, method, path, body string) []byte {
 	t.Helper()
-	answer, err := request(t.Context(), method, e.URL()+path, []byte(body))
+	answer, err := e.request(t.Context(), method, path, []byte(body))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +112,7 @@ func (e *Elasticsearch) CreateIndex(t *testing.T, index, mappings string) {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		if _, err := request(ctx, http.MethodDelete, e.URL()+"/"+index, nil); err != nil {
+		if _, err := e.request(ctx, http.MethodDelete, "/"+index, nil); err != nil {
 			t.Error(err)
 		}
 	})
@@ -152,14 +166,18 @@ func request(ctx context.Context, method, url string, body []byte) ([]byte, erro
 	if strings.Contains(url, "_bulk") {
 		req.Header.Set("Content-Type", "application/x-ndjson")
 	}
-	resp, err := http.DefaultClient.Do(req)
+	return answerOf(http.DefaultClient.Do(req))
+}
+
+// answerOf reads an answer; it is an error unless it is 2xx.
+func answerOf(resp *http.Response, err error) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
 	defer resp.Body.Close()
 	answer, err := io.ReadAll(resp.Body)
 	if err == nil && resp.StatusCode/100 != 2 {
-		err = fmt.Errorf("%s %s: %s: %.500s", method, url, resp.Status, answer)
+		err = fmt.Errorf("%s %s: %s: %.500s", resp.Request.Method, resp.Request.URL, resp.Status, answer)
 	}
 	return answer, err
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -19,8 +20,9 @@ import (
 type Kafka struct {
 	*server
 	// Client produces and administers; it belongs to the test.
-	Client *kgo.Client
-	Admin  *kadm.Client
+	Client  *kgo.Client
+	Admin   *kadm.Client
+	options []kgo.Opt // of every other client that the test needs
 }
 
 // kafkaOptions changes a broker's settings, by the names of the public image.
@@ -126,7 +128,7 @@ func (k *Kafka) ReadAll(t *testing.T, topic string) []*kgo.Record {
 	if len(missing) == 0 {
 		return nil
 	}
-	client, err := kgo.NewClient(kgo.SeedBrokers(k.address), kgo.ConsumePartitions(start))
+	client, err := kgo.NewClient(append(slices.Clip(k.options), kgo.SeedBrokers(k.address), kgo.ConsumePartitions(start))...)
 	if err != nil {
 		t.Fatal(err)
 	}

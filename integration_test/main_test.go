@@ -4,8 +4,8 @@
 // Elasticsearch or OpenSearch in containers. servers/up.sh makes both available
 // and prints the environment that these tests read; `make test-integration`
 // does all of it. Besides, SLUICE_TEST_RACE=1 builds the binary under test with
-// the race detector, and SLUICE_TEST_OUTAGE=60s is how long Elasticsearch is
-// taken away.
+// the race detector, SLUICE_TEST_OUTAGE=60s is how long Elasticsearch is taken
+// away, and SLUICE_TEST_SECURED=full tries each right, refusal and rotation.
 package integration_test
 
 import (

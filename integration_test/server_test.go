@@ -36,6 +36,8 @@ type serverSpec struct {
 	port  int // inside the container
 	// env is given the host port, which a broker must advertise.
 	env func(hostPort int) map[string]string
+	// files are put into the container before it starts.
+	files []testcontainers.ContainerFile
 	// ready fails until the server at address does its work.
 	ready func(ctx context.Context, address string) error
 }
@@ -77,6 +79,7 @@ func tryStartServer(ctx context.Context, spec serverSpec) (*server, error) {
 	ctr, err := testcontainers.Run(ctx, spec.image,
 		testcontainers.WithExposedPorts(exposed),
 		testcontainers.WithEnv(spec.env(hostPort)),
+		testcontainers.WithFiles(spec.files...),
 		testcontainers.WithHostConfigModifier(func(host *container.HostConfig) {
 			host.PortBindings = network.PortMap{network.MustParsePort(exposed): {{HostPort: strconv.Itoa(hostPort)}}}
 		}),
@@ -265,12 +268,19 @@ func ownServer(t *testing.T, spec serverSpec) *server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := testcontainers.TerminateContainer(s.container, testcontainers.StopTimeout(0)); err != nil {
-			t.Errorf("removing %s: %v", spec.image, err)
-		}
-	})
+	t.Cleanup(func() { removeServer(t, s) })
 	return s
+}
+
+func removeServer(t *testing.T, s *server) {
+	if err := testcontainers.TerminateContainer(s.container, testcontainers.StopTimeout(0)); err != nil {
+		t.Errorf("removing a server: %v", err)
+	}
+}
+
+// containerFile is a file that anybody in the container may read.
+func containerFile(path, text string) testcontainers.ContainerFile {
+	return testcontainers.ContainerFile{Reader: strings.NewReader(text), ContainerFilePath: path, FileMode: 0o644}
 }
 
 // unique gives a name for a topic, an index or a group that no other test has.
