@@ -401,6 +401,35 @@ func TestChartGrace(t *testing.T) {
 	}
 }
 
+// With a certificate of the admin port, probes and Prometheus speak TLS to it.
+func TestChartAdminTLS(t *testing.T) {
+	for values, tls := range map[string]bool{
+		"serviceMonitor: {enabled: true}": false,
+		"serviceMonitor: {enabled: true, tlsConfig: {serverName: sluice}}\nconfig: {admin: {tls: {cert_file: /etc/sluice/secrets/tls/tls.crt, key_file: /etc/sluice/secrets/tls/tls.key}}}": true,
+	} {
+		documents, err := render(values)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range documents {
+			o := parse(t, d)
+			if pod, ok := o.pod(); ok {
+				c := pod.Spec.Containers[0]
+				for _, probe := range []*core.Probe{c.StartupProbe, c.LivenessProbe, c.ReadinessProbe} {
+					if (probe.HTTPGet.Scheme == core.URISchemeHTTPS) != tls {
+						t.Errorf("%s: %s is asked by %q", o, probe.HTTPGet.Path, probe.HTTPGet.Scheme)
+					}
+				}
+			}
+			if m, ok := o.typed.(*monitoring.ServiceMonitor); ok {
+				if e := m.Spec.Endpoints[0]; (e.Scheme != nil && *e.Scheme == "https") != tls || (e.TLSConfig != nil) != tls {
+					t.Errorf("Prometheus scrapes by %v, %v", e.Scheme, e.TLSConfig)
+				}
+			}
+		}
+	}
+}
+
 // A change of the configuration changes the pods, and nothing else does.
 func TestChartRestartsOnAChangedConfiguration(t *testing.T) {
 	sum := func(values string) string {

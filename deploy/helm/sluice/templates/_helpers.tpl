@@ -65,6 +65,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- ceil $total | int -}}
 {{- end -}}
 
+{{/* What probes say of the admin port, where it has a certificate. */}}
+{{- define "sluice.scheme" -}}
+{{- if dig "admin" "tls" "cert_file" "" .Values.config }}, scheme: HTTPS{{ end -}}
+{{- end -}}
+
 {{- define "sluice.grace" -}}
 {{- add (include "sluice.seconds" (.Values.config.shutdown_timeout | default "30s") | int) .Values.graceSeconds -}}
 {{- end -}}
