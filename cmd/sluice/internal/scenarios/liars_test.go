@@ -1,5 +1,6 @@
 //go:build synctests
 
+//nolint:bodyclose // lies put bodies in the places of others; whoever asked closes what it gets
 package scenarios
 
 import (
