@@ -30,6 +30,8 @@ type Options struct {
 	Partitions int
 	Seed       uint64
 	Faults     bool // injected into the embedded servers
+	// Migrate plays a whole migration in place of faults, on the embedded servers.
+	Migrate bool
 
 	// Kafka and Elasticsearch name real servers; both or neither.
 	Kafka         []string
@@ -63,6 +65,9 @@ func (o *Options) Check() error {
 	if (len(o.Kafka) == 0) != (o.Elasticsearch == "") {
 		errs = append(errs, errors.New("--kafka and --elasticsearch go together: without them both are embedded"))
 	}
+	if o.Migrate && len(o.Kafka) > 0 {
+		errs = append(errs, errors.New("--migrate plays on the embedded servers: leave out --kafka and --elasticsearch, and see docs/migrations.md for a real index"))
+	}
 	return errors.Join(errs...)
 }
 
@@ -85,6 +90,12 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	defer func() { err = errors.Join(err, s.close(whole)) }()
 
+	var m *migration
+	if o.Migrate {
+		if m, err = newMigration(whole, s, o); err != nil {
+			return err
+		}
+	}
 	metrics := prometheus.NewRegistry()
 	sluice, err := app.New(s.cfg, app.Options{Log: o.Log, Version: o.Version, Metrics: metrics})
 	if err != nil {
@@ -95,7 +106,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	fmt.Fprintf(o.View, "kafka %s, elasticsearch %s, topic and index %s\nlive page, metrics and profiles: %s\n",
 		strings.Join(s.cfg.Kafka.Brokers, ","), redacted(s.cfg.Elasticsearch.Addresses[0]), s.topic, sluice.AdminURL())
 
-	g, w, err := play(ctx, whole, s, o, metrics, running)
+	g, w, err := play(ctx, whole, s, o, metrics, running, m)
 	if err != nil {
 		return err
 	}
@@ -105,26 +116,32 @@ func Run(ctx context.Context, o Options) (err error) {
 	if o.beforeCheck != nil {
 		o.beforeCheck(s)
 	}
-	report, err := proof.Check(whole, proof.Where{
+	where := proof.Where{
 		Kafka: s.kafka, Topic: s.topic, DeadLetters: s.deadLetters,
 		Elasticsearch: anyHost, HTTP: s.http, Index: s.index,
 		Bad: func(value []byte) bool { return !json.Valid(value) },
-	})
+	}
+	if m != nil {
+		if where.Index, where.Place, err = m.places(whole); err != nil {
+			return err
+		}
+	}
+	report, err := proof.Check(whole, where)
 	if err != nil {
 		return fmt.Errorf("the outcome cannot be checked: %w", err)
 	}
 	return summary(o.View, g, w.last(), report)
 }
 
-// play generates, shows and disturbs until the time is over, and waits for the
-// lag to reach 0, within bounds.
-func play(ctx, whole context.Context, s *stage, o Options, metrics prometheus.Gatherer, running *task) (*generator, *watcher, error) {
+// play generates, shows and disturbs until the time or the migration is over,
+// and waits for the lag to reach 0, within bounds.
+func play(ctx, whole context.Context, s *stage, o Options, metrics prometheus.Gatherer, running *task, m *migration) (*generator, *watcher, error) {
 	producer, err := kgo.NewClient(append(s.kafka, kgo.MaxBufferedRecords(20_000), kgo.ProducerLinger(5*time.Millisecond))...)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer producer.Close()
-	g := newGenerator(producer, s.topic, o.Rate, o.Customers, o.Seed)
+	g := newGenerator(producer, s.topic, o.Rate, o.Customers, documentsOf(o), o.Seed)
 	if len(o.Kafka) == 0 {
 		g.most = embeddedBytes
 	}
@@ -141,8 +158,18 @@ func play(ctx, whole context.Context, s *stage, o Options, metrics prometheus.Ga
 	}()
 
 	generating, endGenerating := context.WithTimeout(ctx, o.Duration)
+	if m != nil {
+		generating, endGenerating = context.WithCancel(ctx)
+	}
 	defer endGenerating()
 	var disturbing sync.WaitGroup
+	var errMigration error
+	if m != nil {
+		disturbing.Go(func() {
+			defer endGenerating()
+			errMigration = m.walk(generating, w)
+		})
+	}
 	if s.disturb != nil {
 		disturbing.Go(func() { s.disturb(generating, o.Seed, o.Duration, w.say) })
 	}
@@ -154,9 +181,11 @@ func play(ctx, whole context.Context, s *stage, o Options, metrics prometheus.Ga
 		}
 	}()
 	err = g.run(generating, patience)
-	endGenerating()
+	if m == nil || err != nil {
+		endGenerating()
+	}
 	disturbing.Wait()
-	if err == nil {
+	if err = errors.Join(err, errMigration); err == nil {
 		w.say("no more events: the lag goes to 0")
 		err = w.drained(whole, running, patience)
 	}

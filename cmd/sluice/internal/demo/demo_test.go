@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"net/url"
 	"strings"
 	"sync"
 	"testing"
@@ -16,6 +17,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"go.uber.org/goleak"
+
+	"github.com/sluicehq/sluice/partition"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -45,6 +48,9 @@ func run(t *testing.T, o Options) (string, error) {
 	}
 	out := &output{}
 	o.Rate, o.Customers, o.Partitions, o.Seed = 2000, 300, 4, 7
+	if o.Migrate {
+		o.Rate = 300 // of 1,500 documents
+	}
 	o.View, o.Log = NewView(out, nil), zerolog.New(out).Level(zerolog.WarnLevel)
 	// Sooner than a deployment commits and flushes, so that the end is near.
 	o.Sets = []string{"kafka.commit_interval=100ms", "indexer.flush_interval=100ms"}
@@ -204,6 +210,46 @@ func TestRealServersAreLeftClean(t *testing.T) {
 	}
 }
 
+// A whole migration, in a few seconds.
+func TestMigration(t *testing.T) {
+	out, err := run(t, Options{Duration: 3 * time.Second, Migrate: true})
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, want := range []string{"plan: ", "dual-write: ", "copy: ", "rollback: ", "drop: ", "byte for byte"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("the output does not say %q:\n%s", want, out)
+		}
+	}
+}
+
+// Its proof is of the new indices.
+func TestMigrationMischiefIsFound(t *testing.T) {
+	out, err := run(t, Options{Duration: time.Second, Migrate: true, beforeCheck: func(s *stage) {
+		live, _ := s.lastWords(t)
+		for index := range s.indices(t) {
+			_ = s.call(t.Context(), http.MethodDelete, index+"/_doc/"+url.PathEscape(live), "") // one has it
+		}
+	}})
+	if !errors.Is(err, ErrBroken) || !strings.Contains(err.Error(), "1 faults") {
+		t.Fatalf("err = %v, want ErrBroken for one fault\n%s", err, out)
+	}
+}
+
+// indices are those of the stage's stream.
+func (s *stage) indices(t *testing.T) map[string]bool {
+	t.Helper()
+	stored, err := partition.NewStore(s.es.Control(s.controlIndex)).Load(t.Context(), s.index)
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := map[string]bool{}
+	for _, p := range stored.Partitions {
+		names[p.Index] = true
+	}
+	return names
+}
+
 // Ctrl-C ends the generator, not the proof.
 func TestInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
@@ -220,7 +266,7 @@ func TestInterrupted(t *testing.T) {
 
 func TestGenerator(t *testing.T) {
 	generate := func(seed uint64) []*kgo.Record {
-		g := newGenerator(nil, "events", 0, 1000, seed)
+		g := newGenerator(nil, "events", 0, 1000, 0, seed)
 		var records []*kgo.Record
 		for range 100_000 {
 			records = append(records, g.next())

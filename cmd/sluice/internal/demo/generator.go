@@ -28,23 +28,30 @@ type generator struct {
 	topic  string
 	rate   int   // records a second; 0: as fast as it goes
 	most   int64 // bytes after which it stops; 0: none
+	each   int   // documents of a customer, CUSTOMER/N; 0: one, CUSTOMER
 
 	random *rand.Rand
 	zipf   *rand.Zipf
-	alive  []bool // by customer
+	alive  []bool // by customer and document
 	event  int64
 
 	produced, inserts, updates, deletes, bad, bytes atomic.Int64
 	failure                                         atomic.Pointer[error]
 }
 
-func newGenerator(client *kgo.Client, topic string, rate, customers int, seed uint64) *generator {
+// newGenerator takes each for the documents of a customer, see generator.
+func newGenerator(client *kgo.Client, topic string, rate, customers, each int, seed uint64) *generator {
 	random := rand.New(rand.NewPCG(seed, 0))
+	flat := 1.0
+	if each > 0 {
+		// A document that changes at any moment is never seen to be equal on two sides.
+		flat = float64(customers)
+	}
 	return &generator{
-		client: client, topic: topic, rate: rate,
+		client: client, topic: topic, rate: rate, each: each,
 		random: random,
-		zipf:   rand.NewZipf(random, zipfExponent, 1, uint64(customers-1)),
-		alive:  make([]bool, customers),
+		zipf:   rand.NewZipf(random, zipfExponent, flat, uint64(customers-1)),
+		alive:  make([]bool, customers*max(each, 1)),
 	}
 }
 
@@ -98,11 +105,16 @@ func (g *generator) acknowledged(_ *kgo.Record, err error) {
 func (g *generator) next() *kgo.Record {
 	g.event++
 	customer := int(g.zipf.Uint64())
-	key := fmt.Appendf(make([]byte, 0, 16), "customer-%06d", customer)
+	key := fmt.Appendf(make([]byte, 0, 24), "customer-%06d", customer)
+	if g.each > 0 {
+		n := g.random.IntN(g.each)
+		key = fmt.Appendf(key, "/%d", n)
+		customer = customer*g.each + n
+	}
 	record := &kgo.Record{Topic: g.topic, Key: key}
 	chance := g.random.Float64()
 	switch {
-	case chance < badShare:
+	case chance < badShare && g.each == 0: // both sides would refuse it, and its customer not be cut over
 		value := g.document(key)
 		record.Value = value[:len(value)/2] // cut: never JSON
 		g.bad.Add(1)

@@ -27,6 +27,8 @@ type stage struct {
 	cfg   *config.Config
 	kafka []kgo.Opt
 	admin *kadm.Client
+	es    *elastic.Client
+	view  *View
 	http  *http.Client // of the cluster: the URL's host is of no account
 
 	topic, deadLetters, group, index, controlIndex string
@@ -44,7 +46,7 @@ func setUp(ctx context.Context, o Options) (_ *stage, err error) {
 	_, _ = rand.Read(suffix) // never fails
 	name := "sluice-demo-" + hex.EncodeToString(suffix)
 	s := &stage{
-		topic: name, deadLetters: name + ".dead", group: name, index: name, controlIndex: "." + name + "-control",
+		view: o.View, topic: name, deadLetters: name + ".dead", group: name, index: name, controlIndex: "." + name + "-control",
 	}
 	brokers, url, servers := o.Kafka, o.Elasticsearch, (*embeddedServers)(nil)
 	if len(brokers) == 0 {
@@ -58,7 +60,7 @@ func setUp(ctx context.Context, o Options) (_ *stage, err error) {
 			servers.close()
 		}
 	}()
-	if s.cfg, err = s.configure(brokers, url, o.Sets); err != nil {
+	if s.cfg, err = s.configure(brokers, url, o); err != nil {
 		return nil, err
 	}
 	if s.kafka, err = app.KafkaOptions(s.cfg); err != nil {
@@ -74,6 +76,7 @@ func setUp(ctx context.Context, o Options) (_ *stage, err error) {
 		client.Close()
 		return nil, err
 	}
+	s.es = cluster
 	s.http = &http.Client{Transport: throughCluster{cluster}}
 	if o.Faults && servers != nil {
 		s.disturb = servers.disturb
@@ -96,8 +99,8 @@ func setUp(ctx context.Context, o Options) (_ *stage, err error) {
 
 // configure is a deployment's configuration: what a demo does not have to name
 // has its default.
-func (s *stage) configure(brokers []string, url string, sets []string) (*config.Config, error) {
-	text, err := json.Marshal(map[string]any{ // JSON is YAML
+func (s *stage) configure(brokers []string, url string, o Options) (*config.Config, error) {
+	settings := map[string]any{
 		"kafka":         map[string]any{"brokers": brokers, "group_id": s.group, "topics": []string{s.topic}},
 		"elasticsearch": map[string]any{"addresses": []string{url}},
 		"documents":     map[string]any{"index": s.index},
@@ -105,11 +108,16 @@ func (s *stage) configure(brokers []string, url string, sets []string) (*config.
 		"routing":       map[string]any{"control_index": s.controlIndex},
 		"memory":        map[string]any{"limit": "128MiB"},
 		"admin":         map[string]any{"address": "127.0.0.1:0"},
-	})
+	}
+	if o.Migrate {
+		settings["documents"] = map[string]any{"index": s.index, "id": "key", "customer": "key:" + customerOfKey}
+		settings["routing"] = map[string]any{"stream": s.index, "control_index": s.controlIndex, "refresh_interval": "500ms", "max_staleness": "2s"}
+	}
+	text, err := json.Marshal(settings) // JSON is YAML
 	if err != nil {
 		return nil, err
 	}
-	return config.Parse([]config.Source{{Name: "sluice demo", Data: text}}, sets, os.LookupEnv)
+	return config.Parse([]config.Source{{Name: "sluice demo", Data: text}}, o.Sets, os.LookupEnv)
 }
 
 // create makes the topics and the index. Deletes are remembered for as long as

@@ -34,7 +34,10 @@ type Where struct {
 
 	Elasticsearch string // base URL; may carry user:password@
 	HTTP          *http.Client
-	Index         string
+	Index         string // or several, with commas; see Place
+	// Place says in which of several indices a key's document must be; nil: there
+	// is one.
+	Place func(key string) string
 
 	// Bad says whether a value must have been refused; nil trusts the dead
 	// letters. With it, every bad record must be among the dead letters, and
@@ -318,7 +321,15 @@ func (w Where) mget(ctx context.Context, ids []string) ([]json.RawMessage, error
 			Source json.RawMessage `json:"_source"`
 		} `json:"docs"`
 	}
-	if err := w.call(ctx, http.MethodPost, "/_mget", map[string]any{"ids": ids}, &answer); err != nil {
+	wanted := map[string]any{"ids": ids}
+	if w.Place != nil {
+		docs := make([]map[string]string, len(ids))
+		for i, id := range ids {
+			docs[i] = map[string]string{"_index": w.Place(id), "_id": id}
+		}
+		wanted = map[string]any{"docs": docs}
+	}
+	if err := w.call(ctx, http.MethodPost, "/_mget", wanted, &answer); err != nil {
 		return nil, err
 	}
 	if len(answer.Docs) != len(ids) {
