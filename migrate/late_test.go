@@ -15,7 +15,7 @@ import (
 // meets them, and need not.
 func TestS19UpdatedDuringTheScan(t *testing.T) {
 	inBubble(t, func(w *world) {
-		w.dual(3000)
+		w.dual(600)
 		release := make(chan struct{})
 		held := w.es.Inject(embedded.Rule{API: "search", Index: source, Fault: embedded.Fault{Hold: release}, Match: func(q *embedded.Request) bool {
 			return q.Query.Get("preference") != ""
@@ -41,7 +41,7 @@ func TestS19UpdatedDuringTheScan(t *testing.T) {
 		w.same()
 		status, err := w.m.Status(w.Context(), jobName)
 		w.check(err)
-		if status.Seen != 3000-busy || status.Written != status.Seen {
+		if status.Seen != 600-busy || status.Written != status.Seen {
 			w.Errorf("seen %d, written %d: the scan met documents that it could leave to the consumers", status.Seen, status.Written)
 		}
 	})

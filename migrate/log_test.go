@@ -18,10 +18,10 @@ import (
 // logState is what the tests make of a journal as a Log.
 type logState struct {
 	refusals []Refusal
-	deletes  time.Duration // see LogPart.Deletes
-	gone     int           // offsets below it are gone
-	compact  bool          // what a later record replaces is gone
-	fault    func() error  // of a page; nil: none
+	deletes  time.Duration        // see LogPart.Deletes
+	gone     int                  // offsets below it are gone
+	compact  bool                 // what a later record replaces is gone
+	fault    func(page int) error // pages are counted; nil: none
 	reads    int
 }
 
@@ -55,10 +55,10 @@ func (r *journalReader) Next(ctx context.Context) (LogPage, error) {
 	}
 	r.mu.Lock()
 	r.log.reads++
-	fault := r.log.fault
+	page, fault := r.log.reads, r.log.fault
 	r.mu.Unlock()
 	if fault != nil { // not under the lock: it may wait
-		if err := fault(); err != nil {
+		if err := fault(page); err != nil {
 			return LogPage{}, err
 		}
 	}
@@ -68,14 +68,14 @@ func (r *journalReader) Next(ctx context.Context) (LogPage, error) {
 		return LogPage{}, &LostError{r.part.Topic, r.part.Partition, "the log begins later by now"}
 	}
 	entries := r.entries[r.part.Partition]
-	var page LogPage
-	for ; r.next < r.end && len(page.Writes)+page.Ignored < 7; r.next++ {
+	var read LogPage
+	for ; r.next < r.end && len(read.Writes)+read.Ignored < 7; r.next++ {
 		e := entries[r.next]
 		if r.log.compact && slices.ContainsFunc(entries[r.next+1:], func(later entry) bool { return later.id == e.id }) {
 			continue
 		}
 		if e.body == ignored {
-			page.Ignored++
+			read.Ignored++
 			continue
 		}
 		a := bulk.Action{
@@ -85,10 +85,10 @@ func (r *journalReader) Next(ctx context.Context) (LogPage, error) {
 		if e.deleted {
 			a.Body = []byte(`{"_sluice_deleted":true,"_sluice_deleted_at":1}`)
 		}
-		page.Writes = append(page.Writes, LogWrite{a, r.next})
+		read.Writes = append(read.Writes, LogWrite{a, r.next})
 	}
-	page.Next = r.next
-	return page, nil
+	read.Next = r.next
+	return read, nil
 }
 
 // Close implements LogReader.
@@ -132,11 +132,10 @@ func (w *world) logged(docs int) {
 func TestCopyFromTheLog(t *testing.T) {
 	for seed := range uint64(4) {
 		inBubble(t, func(w *world) {
-			r := rand.New(rand.NewPCG(seed, 5))
 			w.log.log.compact = seed%2 == 1
 			w.logged(400)
-			w.log.log.fault = func() error {
-				if r.IntN(10) == 0 {
+			w.log.log.fault = func(page int) error {
+				if (page*7+int(seed))%10 == 0 { //nolint:gosec // a small number
 					return errors.New("the leader has moved")
 				}
 				return nil
@@ -171,11 +170,11 @@ func TestCopyFromTheLog(t *testing.T) {
 // Each page is read once: a runner that takes over goes on at the cursors.
 func TestTheLogIsReadOnce(t *testing.T) {
 	inBubble(t, func(w *world) {
-		w.logged(600)
+		w.logged(300)
 		w.log.adopt()
 		life, kill := context.WithCancel(w.Context())
-		w.log.log.fault = func() error {
-			if w.log.log.reads == 60 {
+		w.log.log.fault = func(page int) error {
+			if page == 30 {
 				kill()
 			}
 			return nil
@@ -242,13 +241,15 @@ func TestRetentionDuringTheCopy(t *testing.T) {
 	for name, c := range map[string]struct {
 		after, gone int // pages, offsets
 		lost        bool
-	}{"read": {110, 1, false}, "unread": {30, 1000, true}} {
+	}{"read": {54, 1, false}, "unread": {15, 1000, true}} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(w *world) {
-				w.logged(600)
-				w.log.log.fault = func() error {
-					if w.log.log.reads > c.after {
+				w.logged(300)
+				w.log.log.fault = func(page int) error {
+					if page > c.after {
+						w.log.mu.Lock()
 						w.log.log.gone = c.gone
+						w.log.mu.Unlock()
 					}
 					return nil
 				}
@@ -271,21 +272,21 @@ func TestRetentionDuringTheCopy(t *testing.T) {
 // have read what was deleted and not the delete.
 func TestDeletesThatACompactedTopicForgets(t *testing.T) {
 	inBubble(t, func(w *world) {
-		w.log.log.deletes = 2 * time.Minute
-		w.logged(600)
+		w.log.log.deletes = 20 * time.Second
+		w.logged(300)
 		stop := w.consume()
-		w.log.log.fault = func() error {
-			if w.log.log.reads == 30 {
+		w.log.log.fault = func(page int) error {
+			if page == 15 {
 				_, err := w.m.Pause(w.Context(), request())
 				return err
 			}
 			return nil
 		}
 		work := w.start(w.m)
-		sleepFor(w, 3*time.Minute)
+		sleepFor(w, 30*time.Second)
 		_, err := w.m.Resume(w.Context(), request(), false)
 		w.check(err)
-		if err := work(); err == nil || !strings.Contains(err.Error(), "keeps deletes for 2m0s only") {
+		if err := work(); err == nil || !strings.Contains(err.Error(), "keeps deletes for 20s only") {
 			w.Errorf("the copy ended as %s: %v", w.job().State, err)
 		}
 		if err := w.m.Work(w.Context(), jobName, nil); err == nil {

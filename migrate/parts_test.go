@@ -77,7 +77,7 @@ func (w *world) disturb(r *rand.Rand, full bool) {
 // Whatever happens between two verifications, and wherever the one before was
 // killed: what a report names is what differs, although most is not read again.
 func TestVerifyFindsWhatHasChanged(t *testing.T) {
-	for seed := range uint64(6) {
+	for seed := range uint64(verifySeeds) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
 			inBubble(t, func(w *world) {
@@ -89,7 +89,8 @@ func TestVerifyFindsWhatHasChanged(t *testing.T) {
 					check = Check{Level: L2, Full: true}
 				}
 				reused, killed := 0, 0
-				for range 25 {
+				const rounds = 15
+				for range rounds {
 					switch r.IntN(4) {
 					case 0:
 						for range r.IntN(3) {
@@ -136,8 +137,8 @@ func TestVerifyFindsWhatHasChanged(t *testing.T) {
 						}
 					}
 				}
-				if reused < 15 || killed < 3 {
-					w.Errorf("%d of 25 verifications had something to go on from, %d were killed", reused, killed)
+				if reused < 8 || killed < 1 {
+					w.Errorf("%d of %d verifications had something to go on from, %d were killed", reused, rounds, killed)
 				}
 			})
 		})

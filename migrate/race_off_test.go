@@ -10,3 +10,6 @@ const (
 	chaosDocuments = 20_000
 	chaosSeeds     = 2
 )
+
+// verifySeeds is how many histories TestVerifyFindsWhatHasChanged goes through.
+const verifySeeds = 6

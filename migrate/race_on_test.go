@@ -11,3 +11,6 @@ const (
 	chaosDocuments = 4_000
 	chaosSeeds     = 1
 )
+
+// verifySeeds is how many histories TestVerifyFindsWhatHasChanged goes through.
+const verifySeeds = 2
