@@ -194,8 +194,8 @@ func TestRollingUpgrade(t *testing.T) {
 				at := func(share float64) string {
 					return pauses[int(share*float64(len(pauses)-1))].Round(10 * time.Millisecond).String()
 				}
-				t.Log(fmt.Sprintf("%d partitions over %d replicas, %s: upgraded in %s, %d generations, %d partitions moved, %d records twice; the longest wait of a record, by partition: median %s, p99 %s, longest %s",
-					partitions, replicas, test.name, took.Round(time.Second), generations, moved, again, at(0.5), at(0.99), at(1)))
+				t.Logf("%d partitions over %d replicas, %s: upgraded in %s, %d generations, %d partitions moved, %d records twice; the longest wait of a record, by partition: median %s, p99 %s, longest %s",
+					partitions, replicas, test.name, took.Round(time.Second), generations, moved, again, at(0.5), at(0.99), at(1))
 				if again > 0 {
 					t.Errorf("%d records were delivered again after clean stops", again)
 				}
