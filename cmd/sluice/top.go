@@ -82,7 +82,7 @@ func watchTop(ctx context.Context, client *adminClient, interval time.Duration, 
 	if err != nil {
 		return fmt.Errorf("the terminal: %w", err)
 	}
-	defer term.Restore(int(in.Fd()), before)
+	defer func() { _ = term.Restore(int(in.Fd()), before) }() // the terminal is gone otherwise
 	fmt.Fprint(out, openScreen)
 	defer fmt.Fprint(out, closeScreen)
 
