@@ -40,7 +40,7 @@ func (s *secured) testRotation(t *testing.T) {
 	flows := func(since time.Time) time.Duration {
 		t.Helper()
 		last, at, longest, began := written(), since, time.Duration(0), time.Time{}
-		await(t, time.Minute, "records to flow", func() error {
+		await(t, 3*time.Minute, "records to flow", func() error {
 			if err := sluice.Check(); err != nil {
 				return err
 			}

@@ -83,6 +83,11 @@ func startSecured(t *testing.T) *secured {
 	return s
 }
 
+// kafkaTLS is the line of a configuration that has Sluice speak TLS to Kafka.
+func (s *secured) kafkaTLS() string {
+	return fmt.Sprintf("  tls: {enabled: true, ca_file: %q, cert_file: %q, key_file: %q}\n", s.file("kafka-ca.pem"), s.file("client.pem"), s.file("client-key.pem"))
+}
+
 // config is a configuration of Sluice by which it reaches both; more is YAML
 // that is added.
 func (s *secured) config(topic, group, index, letters, more string) string {
@@ -93,8 +98,7 @@ kafka:
   topics: [%s]
   session_timeout: 6s
   commit_interval: 200ms
-  tls: {enabled: true, ca_file: %q, cert_file: %q, key_file: %q}
-  sasl: {mechanism: SCRAM-SHA-512, username: %s, password_file: %q}
+%s  sasl: {mechanism: SCRAM-SHA-512, username: %s, password_file: %q}
 elasticsearch:
   addresses: [%q]
   username: %s
@@ -103,8 +107,7 @@ elasticsearch:
 documents: {index: %q}
 indexer: {flush_documents: 500, flush_interval: 200ms}
 dead_letter: {topic: %s}
-%s`, s.kafka.address, group, topic, s.file("kafka-ca.pem"), s.file("client.pem"), s.file("client-key.pem"),
-		sluiceUser, s.file("sasl-password"), s.elasticsearch.URL(), sluiceUser, s.file("basic-password"), s.file("elasticsearch-ca.pem"),
+%s`, s.kafka.address, group, topic, s.kafkaTLS(), sluiceUser, s.file("sasl-password"), s.elasticsearch.URL(), sluiceUser, s.file("basic-password"), s.file("elasticsearch-ca.pem"),
 		index, letters, more)
 }
 
