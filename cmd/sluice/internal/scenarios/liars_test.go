@@ -59,9 +59,7 @@ func (e endless) Read(p []byte) (int, error) {
 		case <-time.After(e.pause):
 		}
 	}
-	for i := range p {
-		p[i] = ' '
-	}
+	clear(p)
 	return len(p), context.Cause(e.request)
 }
 
