@@ -110,7 +110,7 @@ func (k *Kafka) DialContext(ctx context.Context, network, address string) (net.C
 type distant struct{ net.Conn }
 
 func (c distant) Write(b []byte) (int, error) {
-	time.Sleep(100 * time.Microsecond)
+	time.Sleep(100 * time.Microsecond) //nolint:forbidigo // it is the virtual clock that is to go on
 	return c.Conn.Write(b)
 }
 
