@@ -47,7 +47,7 @@ func auto(cfg Config, root fs.FS) (limit, maxRecord, goMemLimit int64) {
 	}
 	maxRecord = limit / 2
 	if cfg.MaxRecord > 0 {
-		maxRecord = min(int64(cfg.MaxRecord), limit) // where limit is auto, nobody could compare them before
+		maxRecord = int64(cfg.MaxRecord)
 	}
 	return limit, maxRecord, goMemLimit
 }

@@ -75,7 +75,6 @@ func TestAuto(t *testing.T) {
 		"half of the cgroup's": {Config{}, limited, 500000000, 250000000, 900000000},
 		"configured":           {Config{Limit: 1 << 20, MaxRecord: 1 << 10}, limited, 1 << 20, 1 << 10, 33 << 20},
 		"record follows limit": {Config{Limit: 1 << 20}, tree(nil), 1 << 20, 1 << 19, 33 << 20},
-		"record within limit":  {Config{MaxRecord: 9 << 30}, limited, 500000000, 500000000, 900000000},
 		"no more than fits":    {Config{Limit: 900000000}, limited, 900000000, 450000000, 900000000},
 	}
 	for name, tt := range tests {
