@@ -180,9 +180,30 @@ func (s *Control) Create(ctx context.Context, id string, doc any) error {
 	if err != nil {
 		return fmt.Errorf("elasticsearch: encoding %s: %w", s.name(id), err)
 	}
-	err = s.client.call(ctx, "creating "+s.name(id),
-		esapi.CreateRequest{Index: s.escaped(), DocumentID: url.PathEscape(id), Body: bytes.NewReader(body)}, nil)
-	return s.conflict(ctx, id, err)
+	_, err = s.write(ctx, "creating", id, "created", esapi.CreateRequest{Index: s.escaped(), DocumentID: url.PathEscape(id), Body: bytes.NewReader(body)})
+	return err
+}
+
+// written is the answer to a write of one document.
+type written struct {
+	ID          string `json:"_id"`
+	Result      string `json:"result"`
+	SeqNo       int64  `json:"_seq_no"`
+	PrimaryTerm int64  `json:"_primary_term"`
+}
+
+// write makes a request whose result must be the given one. It believes no answer that does not say so of the very document: what stands
+// between may answer 200 to everything.
+func (s *Control) write(ctx context.Context, doing, id, result string, req esapi.Request) (written, error) {
+	var answer written
+	err := s.client.call(ctx, doing+" "+s.name(id), req, &answer)
+	if err != nil {
+		return written{}, s.conflict(ctx, id, err)
+	}
+	if answer.ID != id || answer.Result != result || answer.PrimaryTerm == 0 {
+		return written{}, fmt.Errorf("elasticsearch: %s %s: the answer does not say that it was %s: whether it was is not known", doing, s.name(id), result)
+	}
+	return answer, nil
 }
 
 // Update replaces a document whose version is still the one that Get returned.
@@ -200,25 +221,20 @@ func (s *Control) Replace(ctx context.Context, id string, doc any, seqNo, primar
 		return 0, 0, fmt.Errorf("elasticsearch: encoding %s: %w", s.name(id), err)
 	}
 	number, term := int(seqNo), int(primaryTerm)
-	var answer struct {
-		SeqNo       int64 `json:"_seq_no"`
-		PrimaryTerm int64 `json:"_primary_term"`
-	}
-	err = s.client.call(ctx, "updating "+s.name(id),
-		esapi.IndexRequest{Index: s.escaped(), DocumentID: url.PathEscape(id), Body: bytes.NewReader(body), IfSeqNo: &number, IfPrimaryTerm: &term}, &answer)
-	return answer.SeqNo, answer.PrimaryTerm, s.conflict(ctx, id, err)
+	answer, err := s.write(ctx, "updating", id, "updated",
+		esapi.IndexRequest{Index: s.escaped(), DocumentID: url.PathEscape(id), Body: bytes.NewReader(body), IfSeqNo: &number, IfPrimaryTerm: &term})
+	return answer.SeqNo, answer.PrimaryTerm, err
 }
 
 // Delete removes a document whose version is still the one that Get returned.
 // Errors wrap ErrConflict or ErrNotFound where it is not.
 func (s *Control) Delete(ctx context.Context, id string, seqNo, primaryTerm int64) error {
 	number, term := int(seqNo), int(primaryTerm)
-	err := s.client.call(ctx, "deleting "+s.name(id),
-		esapi.DeleteRequest{Index: s.escaped(), DocumentID: url.PathEscape(id), IfSeqNo: &number, IfPrimaryTerm: &term}, nil)
+	_, err := s.write(ctx, "deleting", id, "deleted", esapi.DeleteRequest{Index: s.escaped(), DocumentID: url.PathEscape(id), IfSeqNo: &number, IfPrimaryTerm: &term})
 	if isAbsent(err) {
 		return fmt.Errorf("%s: %w", s.name(id), ErrNotFound)
 	}
-	return s.conflict(ctx, id, err)
+	return err
 }
 
 // GetMany reads documents in real time, in the order of their ids; nil stands

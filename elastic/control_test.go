@@ -184,3 +184,37 @@ func TestControlErrorsByBehaviour(t *testing.T) {
 		t.Error("a function was stored")
 	}
 }
+
+// What stands between may answer 200 to everything: a write that nobody has
+// confirmed is an error.
+func TestControlWritesBelieveTheirOwnAnswerOnly(t *testing.T) {
+	ctx := t.Context()
+	for name, lie := range map[string]string{
+		"page":         "<html>",
+		"nothing":      "",
+		"empty object": `{}`,
+		"null":         `null`,
+		"no term":      `{"_id":"a","result":"RESULT","_seq_no":7}`,
+		"another id":   `{"_id":"b","result":"RESULT","_seq_no":7,"_primary_term":1}`,
+		"not done":     `{"_id":"a","result":"noop","_seq_no":7,"_primary_term":1}`,
+	} {
+		s := newServer()
+		control := openControl(t, s)
+		s.before = func(req *http.Request) *http.Response {
+			result := map[string]string{http.MethodPut: "created", http.MethodDelete: "deleted"}[req.Method]
+			if req.URL.Query().Has("if_seq_no") && req.Method != http.MethodDelete {
+				result = "updated"
+			}
+			return answer(200, strings.ReplaceAll(lie, "RESULT", result))
+		}
+		for call, err := range map[string]error{
+			"Create": control.Create(ctx, "a", thing{}),
+			"Update": control.Update(ctx, "a", thing{}, 6, 1),
+			"Delete": control.Delete(ctx, "a", 6, 1),
+		} {
+			if err == nil || errors.Is(err, ErrConflict) || errors.Is(err, ErrNotFound) {
+				t.Errorf("%s: %s: %v", name, call, err)
+			}
+		}
+	}
+}

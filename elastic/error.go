@@ -94,7 +94,7 @@ func (c *Client) redact(answer []byte) []byte {
 }
 
 // call carries out a request within the client's time-out and decodes its
-// answer into out (nil: not looked at). what names the call in errors.
+// answer into out (nil: any object). what names the call in errors.
 func (c *Client) call(ctx context.Context, what string, req esapi.Request, out any) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.timeout, fmt.Errorf("no answer within %s", c.timeout))
 	defer cancel()
@@ -118,7 +118,7 @@ func (c *Client) call(ctx context.Context, what string, req esapi.Request, out a
 		return fmt.Errorf("elasticsearch: %s: reading the answer: %w", what, err)
 	}
 	if out == nil {
-		return nil
+		out = new(map[string]json.RawMessage) // an object at least, as every answer
 	}
 	if err := json.NewDecoder(bytes.NewReader(body)).Decode(out); err != nil {
 		return fmt.Errorf("elasticsearch: %s: the answer is not what was expected: %w", what, err)

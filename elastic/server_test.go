@@ -146,7 +146,8 @@ func (s *server) doc(method, api, path string, query url.Values, body json.RawMe
 		return answer(404, `{"result":"not_found"}`)
 	case method == http.MethodDelete:
 		delete(s.docs, path)
-		return answer(200, `{"result":"deleted"}`)
+		s.seqNo++
+		return wrote(200, path, "deleted", s.seqNo)
 	case api == "_create" && exists:
 		return refusal(409, "version_conflict_engine_exception", "document already exists")
 	case !json.Valid(body) || bytes.ContainsAny(body, "\n"):
@@ -154,5 +155,17 @@ func (s *server) doc(method, api, path string, query url.Values, body json.RawMe
 	}
 	s.seqNo++
 	s.docs[path] = document{body, s.seqNo}
-	return answer(201, `{"result":"created"}`)
+	if exists {
+		return wrote(200, path, "updated", s.seqNo)
+	}
+	return wrote(201, path, "created", s.seqNo)
+}
+
+func wrote(status int, path, result string, seqNo int64) *http.Response {
+	index, id, _ := strings.Cut(path, "/")
+	text, err := json.Marshal(map[string]any{"_index": index, "_id": id, "result": result, "_seq_no": seqNo, "_primary_term": 1})
+	if err != nil {
+		panic(err)
+	}
+	return answer(status, string(text))
 }
