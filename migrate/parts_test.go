@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/sluicehq/sluice/embedded"
@@ -115,6 +116,7 @@ func TestVerifyFindsWhatHasChanged(t *testing.T) {
 							killed++
 						}
 						kill()
+						synctest.Wait() // its last request has ended, or another run could meet it
 						w.disturb(r, check.Full)
 					}
 					want := w.differing()
