@@ -34,7 +34,7 @@ type replay struct {
 // laneMappings is how many lanes map records at once.
 const laneMappings = 4
 
-// results are what lanes map records into, of which each takes half a megabyte
+// results are what lanes map records into, of which each takes 64 KiB
 // where the stream is routed: lanes share a few.
 type results chan *document.Result
 
