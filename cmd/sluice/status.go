@@ -47,12 +47,9 @@ Exit code 1: a replica could not be asked, or records do not flow everywhere.`,
 			if err != nil {
 				return err
 			}
-			client, err := replicas.client(cfg.Admin)
+			client, err := replicas.named(cfg.Admin)
 			if err != nil {
 				return err
-			}
-			if len(client.urls) == 0 {
-				return &exit{exitUsage, errors.New("no replica is named: pass --admin URL, or set admin.address")}
 			}
 			ctx := cmd.Context()
 			before := askStatus(ctx, client)

@@ -140,7 +140,12 @@ func (f *adminFlags) connect(flags *configFlags) (*adminClient, error) {
 	if err != nil {
 		return nil, err
 	}
-	client, err := f.client(cfg.Admin)
+	return f.named(cfg.Admin)
+}
+
+// named is client for verbs that need a replica to be named.
+func (f *adminFlags) named(cfg admin.Config) (*adminClient, error) {
+	client, err := f.client(cfg)
 	if err != nil {
 		return nil, err
 	}

@@ -31,16 +31,9 @@ letters, migrations. q quits. With NO_COLOR set it uses no colours.`,
   sluice top --admin http://10.0.0.7:9600 --admin http://10.0.0.8:9600`,
 		Args: cobra.NoArgs,
 		RunE: action(func(cmd *cobra.Command, _ []string) error {
-			cfg, _, err := replicas.load(&flags)
+			client, err := replicas.connect(&flags)
 			if err != nil {
 				return err
-			}
-			client, err := replicas.client(cfg.Admin)
-			if err != nil {
-				return err
-			}
-			if len(client.urls) == 0 {
-				return &exit{exitUsage, errors.New("no replica is named: pass --admin URL, or set admin.address")}
 			}
 			if interval < 100*time.Millisecond {
 				return &exit{exitUsage, fmt.Errorf("--interval %s: want 100ms or more", interval)}
