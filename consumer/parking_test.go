@@ -306,16 +306,23 @@ func TestParkAndReplay(t *testing.T) {
 	}
 }
 
+// parkNew produces the first n records of partition 0, which a member holds until
+// their target is parked.
+func (w *world) parkNew(m *member, n int) {
+	w.t.Helper()
+	w.produce(0, n)
+	w.wait("the sink to hold all", func() bool { return m.sink.held() == n })
+	m.holding(tp{testTopic, 0}).Park("index", "cluster_block_exception")
+	w.waitAllCommitted()
+}
+
 // A lane that cannot be closed, since the control index is blocked, goes on
 // parking: what comes meanwhile is committed, and passes by in order later.
 func TestParkedStateBlocked(t *testing.T) {
 	w := newWorld(t, 1)
 	p := newParkedWorld(w)
 	m := w.start(nil, p.parking())
-	w.produce(0, 20)
-	w.wait("the sink to hold all", func() bool { return m.sink.held() == 20 })
-	m.holding(tp{testTopic, 0}).Park("index", "cluster_block_exception")
-	w.waitAllCommitted()
+	w.parkNew(m, 20)
 	block := func(err error) {
 		p.mu.Lock()
 		p.refuse = err
@@ -373,10 +380,7 @@ func TestParkedTopicMadeAnew(t *testing.T) {
 	w := newWorld(t, 1)
 	p := newParkedWorld(w)
 	m := w.start(nil, p.parking())
-	w.produce(0, 10)
-	w.wait("the sink to hold all", func() bool { return m.sink.held() == 10 })
-	m.holding(tp{testTopic, 0}).Park("index", "cluster_block_exception")
-	w.waitAllCommitted()
+	w.parkNew(m, 10)
 	if err := m.end(); err != nil {
 		t.Fatal(err)
 	}
@@ -828,10 +832,7 @@ func TestParkedThenWait(t *testing.T) {
 	}
 
 	m = w.start(nil, p.parking())
-	w.produce(0, 10)
-	w.wait("the sink to hold all", func() bool { return m.sink.held() == 10 })
-	m.holding(tp{testTopic, 0}).Park("index", "cluster_block_exception")
-	w.waitAllCommitted()
+	w.parkNew(m, 10)
 	if err := m.end(); err != nil {
 		t.Fatal(err)
 	}
