@@ -84,7 +84,8 @@ func TestLZ4ReadsWhatWritersWrite(t *testing.T) {
 		}
 		src := frame(t, plain, options...)
 		whole := plain
-		if rapid.Bool().Draw(rt, "followed") { // by one to be skipped, and another
+		followed := rapid.Bool().Draw(rt, "followed") // by one to be skipped, and another
+		if followed {
 			src = binary.LittleEndian.AppendUint32(src, lz4SkipMagic+3)
 			src = append(binary.LittleEndian.AppendUint32(src, 5), "skip!"...)
 			src = append(src, frame(t, plain, options...)...)
@@ -96,7 +97,8 @@ func TestLZ4ReadsWhatWritersWrite(t *testing.T) {
 		}
 		d.pool.PutDecompressBytes(got)
 		if len(src) > 8 {
-			if _, err := d.Decompress(src[:rapid.IntRange(1, len(src)-1).Draw(rt, "cut")], kgo.CodecLz4); err == nil && len(whole) == len(plain) {
+			// Between the frames a cut leaves a whole one.
+			if _, err := d.Decompress(src[:rapid.IntRange(1, len(src)-1).Draw(rt, "cut")], kgo.CodecLz4); err == nil && !followed {
 				rt.Fatal("a frame that is cut was read")
 			}
 		}
