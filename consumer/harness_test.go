@@ -24,6 +24,7 @@ import (
 
 	"github.com/sluicehq/sluice/deadletter"
 	"github.com/sluicehq/sluice/document"
+	"github.com/sluicehq/sluice/embedded"
 	"github.com/sluicehq/sluice/generation"
 	"github.com/sluicehq/sluice/indexer"
 	"github.com/sluicehq/sluice/indexer/bulk"
@@ -98,6 +99,7 @@ func newWorldOver(t *testing.T, network *kfake.VirtualNetwork, partitions int32,
 		t.Fatal(err)
 	}
 	t.Cleanup(k.Close)
+	t.Cleanup(embedded.WatchSessions(k, append(dial, kgo.SeedBrokers(k.ListenAddrs()...))...))
 	w := &world{
 		t: t, kafka: k, topics: []string{testTopic}, control: &control{}, dial: dial,
 		produced: map[tp][]int64{}, next: map[tp]int64{}, handled: map[tp]map[int64]int{}, commits: map[tp]int64{}, metas: map[tp]string{}, halves: map[tp]map[int64]string{},

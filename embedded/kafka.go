@@ -39,6 +39,8 @@ type Kafka struct {
 	brokers int
 	client  []kgo.Opt
 
+	unwatch func() // ends WatchSessions
+
 	mu       sync.Mutex
 	watchers []func(Commit)
 }
@@ -78,7 +80,14 @@ func StartKafka(cfg KafkaConfig) (*Kafka, error) {
 	}
 	k.Cluster = c
 	k.observe()
+	k.unwatch = WatchSessions(c, k.ClientOptions()...)
 	return k, nil
+}
+
+// Close ends the cluster.
+func (k *Kafka) Close() {
+	k.unwatch()
+	k.Cluster.Close()
 }
 
 // Addresses returns the brokers' addresses.
@@ -211,30 +220,6 @@ func (k *Kafka) NotLeader(topic string) *kfake.FaultHandle {
 // FailCommits answers a group's next n OffsetCommits (negative: all) with err.
 func (k *Kafka) FailCommits(group string, err *kerr.Error, n int) *kfake.FaultHandle {
 	return k.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.OffsetCommit}, Group: group, Err: err, Count: n})
-}
-
-// Evict removes a member from a classic group, as the end of its session does:
-// the brokers here never end that of a member whose connection broke while it
-// waited for the answer to a JoinGroup.
-func (k *Kafka) Evict(ctx context.Context, group string, member kfake.GroupMember) error {
-	client, err := kgo.NewClient(k.ClientOptions()...)
-	if err != nil {
-		return fmt.Errorf("embedded kafka: %w", err)
-	}
-	defer client.Close()
-	req := kmsg.NewPtrLeaveGroupRequest()
-	req.Group = group
-	m := kmsg.NewLeaveGroupRequestMember()
-	m.MemberID, m.InstanceID = member.MemberID, member.InstanceID
-	req.Members = append(req.Members, m)
-	resp, err := req.RequestWith(ctx, client)
-	if err == nil {
-		err = kerr.ErrorForCode(resp.ErrorCode)
-	}
-	if err != nil {
-		return fmt.Errorf("embedded kafka: evict %s from %s: %w", member.MemberID, group, err)
-	}
-	return nil
 }
 
 // Produce writes records and waits for the brokers' word. It fills in their

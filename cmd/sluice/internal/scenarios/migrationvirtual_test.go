@@ -4,6 +4,7 @@ package scenarios
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -123,13 +124,13 @@ routing: {stream: events, refresh_interval: 200ms, max_staleness: 10s}
 memory: {limit: 256MiB}
 `, run.deletes)
 	s.cfg = s.config(s.yaml)
-	s.operator, _ = s.process(0)
+	s.operator, _, _ = s.process(0)
 	return s
 }
 
 // process is one of `sluice migrate`, which is killed at its n-th request; 0:
-// never.
-func (s *split) process(n int) (*migrate.Manager, *mortal) {
+// never. It logs into the output.
+func (s *split) process(n int) (*migrate.Manager, *mortal, *output) {
 	s.t.Helper()
 	life := &mortal{next: s.es.Transport(), left: n, sees: s.foresee, after: n%2 == 0}
 	life.ctx, life.kill = context.WithCancel(context.Background())
@@ -142,9 +143,10 @@ func (s *split) process(n int) (*migrate.Manager, *mortal) {
 		s.t.Fatal(err)
 	}
 	group := app.Group{Config: s.cfg, Kafka: s.admin, Control: client.Control(control)}
-	m := app.NewMigrations(s.cfg, mapper, client, group, fmt.Sprintf("process %d", s.lives), zerolog.Nop())
+	log := &output{}
+	m := app.NewMigrations(s.cfg, mapper, client, group, fmt.Sprintf("process %d", s.lives), zerolog.New(log))
 	m.Period, m.Poll = 5*time.Second, 200*time.Millisecond
-	return m, life
+	return m, life, log
 }
 
 // mortal is the way of a process to Elasticsearch, until it is killed: before a
@@ -231,11 +233,18 @@ func (s *split) verb(name string, kills, most int, do func(context.Context, *mig
 			n = 1 + s.random.IntN(most)
 		}
 		s.lives++
-		m, life := s.process(n)
+		m, life, log := s.process(n)
 		ended := make(chan error, 1)
 		go func() { ended <- do(life.ctx, m) }()
 		s.trouble()
-		err := <-ended
+		var err error
+		select {
+		case err = <-ended:
+		case <-time.After(20*time.Minute + time.Duration(s.documents)*2*time.Millisecond): // by far more than any takes
+			s.tell(name, log)
+			life.kill()
+			s.t.Fatalf("%s did not come to its end: %v", name, <-ended)
+		}
 		life.kill()
 		killed := life.dead()
 		if killed {
@@ -259,6 +268,23 @@ func (s *split) verb(name string, kills, most int, do func(context.Context, *mig
 			s.t.Fatalf("%s does not come to its end: %v", name, err)
 		}
 		pass(time.Duration(s.random.IntN(1000)) * time.Millisecond)
+	}
+}
+
+// tell logs all that there is to know of a job that does not come to its end.
+func (s *split) tell(verb string, log *output) {
+	s.t.Helper()
+	status, err := s.operator.Status(s.t.Context(), splitJob)
+	if err != nil {
+		s.t.Errorf("status: %v", err)
+	}
+	text, err := json.MarshalIndent(status, "", " ")
+	if err != nil {
+		s.t.Errorf("status: %v", err)
+	}
+	s.t.Logf("%s\nlog of %s:\n%s", text, verb, log)
+	for i, member := range s.members {
+		s.t.Logf("log of member %d:\n%s", i, member.log.tail())
 	}
 }
 

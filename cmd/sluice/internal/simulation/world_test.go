@@ -146,10 +146,8 @@ func run(s *scenario) *world {
 // settled waits until everything is committed.
 func (w *world) settled() bool {
 	deadline := time.Now().Add(patience)
-	ghosts := map[string]int{}
 	for {
 		w.watchCommits()
-		w.evict(ghosts)
 		behind := w.lag()
 		switch {
 		case len(w.problems) > 0:
@@ -178,39 +176,6 @@ func (w *world) parked() (n int) {
 		n += len(state.Lanes)
 	}
 	return n
-}
-
-// evict ends the sessions of members that no process is any more, once their
-// time is over: kfake forgets to where the connection broke at a bad moment.
-// seen counts for how many seconds each of them has been there.
-func (w *world) evict(seen map[string]int) {
-	g := w.kafka.GroupInfo(group)
-	if g == nil {
-		return
-	}
-	for _, m := range g.Members {
-		if w.alive(m) {
-			delete(seen, m.MemberID)
-			continue
-		}
-		if seen[m.MemberID]++; seen[m.MemberID] > 2*int(w.s.cfg.session/time.Second) {
-			if err := w.kafka.Evict(context.Background(), group, m); err != nil {
-				w.fail("%v", err)
-			}
-		}
-	}
-}
-
-// alive says whether a process is that member of the group. One that holds no
-// partition does not know its id.
-func (w *world) alive(g kfake.GroupMember) bool {
-	for _, m := range w.members {
-		if m != nil && !m.killed && !m.ended() && g.ClientID == m.name() {
-			id := m.app.Status().(app.Status).Consumer.Member
-			return id == "" || id == g.MemberID
-		}
-	}
-	return false
 }
 
 func (m *member) ended() bool {
@@ -419,12 +384,10 @@ func (w *world) growTopic() {
 	defer close(w.grown)
 	<-w.old
 	w.stopAll()
-	ghosts := map[string]int{}
 	for range 300 {
 		if g := w.kafka.GroupInfo(group); g == nil || len(g.Members) == 0 {
 			break
 		}
-		w.evict(ghosts)
 		pass(time.Second)
 	}
 	if err := w.raise(context.Background()); err != nil {
