@@ -3,12 +3,13 @@
 //
 //	gotest [go test flags and packages]
 //
-// It shows a line for each package, what a package prints after "totals: ", why tests were skipped, and all that a
-// failed test or package printed, also of tests that never ended; the last line is the totals. With the
-// variable GOTEST_TOTALS set, the three numbers are appended to that file. A
-// test with subtests counts beside them; a package that fails without a failed
-// test (it does not build, it panics) counts as one. The exit code is that of
-// go test.
+// It shows a line for each package, what a package prints after "totals: ", why
+// tests were skipped, and all that a failed test or package printed, also of
+// tests that never ended; with -v what passed tests printed, too. The last line
+// is the totals. With the variable GOTEST_TOTALS set, the three numbers are
+// appended to that file. A test with subtests counts beside them; a package that
+// fails without a failed test (it does not build, it panics) counts as one. The
+// exit code is that of go test.
 package main
 
 import (
@@ -58,7 +59,7 @@ func run(args []string) (int, error) {
 	if err := cmd.Start(); err != nil {
 		return 1, err
 	}
-	counted, scanErr := report(events, os.Stdout)
+	counted, scanErr := report(events, slices.Contains(args, "-v"), os.Stdout)
 	err = cmd.Wait()
 	code := cmd.ProcessState.ExitCode()
 	var exited *exec.ExitError
@@ -83,7 +84,7 @@ func record(t totals, path string) error {
 }
 
 // report reads events to their end, writes what is worth showing and counts.
-func report(events io.Reader, out io.Writer) (totals, error) {
+func report(events io.Reader, verbose bool, out io.Writer) (totals, error) {
 	var (
 		t       totals
 		printed = map[[2]string]*strings.Builder{} // by package and test
@@ -97,7 +98,7 @@ func report(events io.Reader, out io.Writer) (totals, error) {
 			if json.Unmarshal(line, &e) != nil {
 				fmt.Fprintf(out, "%s", line) // go itself spoke
 			} else {
-				handle(&e, &t, printed, failed, out)
+				handle(&e, &t, printed, failed, verbose, out)
 			}
 		}
 		if errors.Is(err, io.EOF) {
@@ -109,7 +110,7 @@ func report(events io.Reader, out io.Writer) (totals, error) {
 	}
 }
 
-func handle(e *event, t *totals, printed map[[2]string]*strings.Builder, failed map[string]bool, out io.Writer) {
+func handle(e *event, t *totals, printed map[[2]string]*strings.Builder, failed map[string]bool, verbose bool, out io.Writer) {
 	key := [2]string{e.Package, e.Test}
 	switch e.Action {
 	case "build-output":
@@ -132,6 +133,9 @@ func handle(e *event, t *totals, printed map[[2]string]*strings.Builder, failed 
 		switch {
 		case e.Action == "pass" && e.Test != "":
 			t.passed++
+			if verbose {
+				fmt.Fprint(out, text)
+			}
 		case e.Action == "skip" && e.Test != "":
 			t.skipped++
 			fmt.Fprint(out, text)

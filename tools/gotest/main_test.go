@@ -32,7 +32,7 @@ func TestReportCountsAndShows(t *testing.T) {
 		`go: a line that is no event`,
 	}, "\n")
 	var out strings.Builder
-	counted, err := report(strings.NewReader(events), &out)
+	counted, err := report(strings.NewReader(events), false, &out)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,5 +43,12 @@ func TestReportCountsAndShows(t *testing.T) {
 		"FAIL\te\t1s\n--- TestFive did not end:\n=== RUN   TestFive\nfatal error: deadlock\n--- TestFour did not end:\n=== PAUSE TestFour\ngo: a line that is no event"
 	if out.String() != want {
 		t.Errorf("got  %q\nwant %q", out.String(), want)
+	}
+	out.Reset()
+	if _, err := report(strings.NewReader(events), true, &out); err != nil {
+		t.Fatal(err)
+	}
+	if out.String() != "quiet\n"+want {
+		t.Errorf("with -v: got  %q\nwant %q", out.String(), "quiet\n"+want)
 	}
 }
