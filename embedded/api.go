@@ -1042,7 +1042,9 @@ func (es *Elasticsearch) templateCall(r *Request, name string) *answer {
 			return failure(err)
 		}
 		for _, o := range es.templates {
-			if o.name != name && o.priority == t.priority && slices.ContainsFunc(o.patterns, func(p string) bool { return slices.Contains(t.patterns, p) }) {
+			if o.name != name && o.priority == t.priority && slices.ContainsFunc(o.patterns, func(p string) bool {
+				return slices.ContainsFunc(t.patterns, func(q string) bool { return overlap(p, q) })
+			}) {
 				return failure(illegalArgument("index template [" + name + "] has index patterns " + fmt.Sprint(t.patterns) +
 					" matching patterns from existing templates [" + o.name + "] with patterns (" + o.name + " => " + fmt.Sprint(o.patterns) +
 					") that have the same priority [" + strconv.FormatInt(t.priority, 10) + "], multiple index templates may not match during index creation, please use a different priority"))
@@ -1094,6 +1096,19 @@ func (es *Elasticsearch) simulateIndex(r *Request, name string) *answer {
 		return failure(err)
 	}
 	return reply(http.StatusOK, map[string]any{"template": map[string]any{"settings": nest(settings), "mappings": m.source(), "aliases": t.aliases}, "overlapping": []any{}})
+}
+
+// overlap says whether there is a name that two patterns with wildcards match.
+func overlap(p, q string) bool {
+	switch {
+	case p == "" && q == "":
+		return true
+	case p != "" && p[0] == '*':
+		return overlap(p[1:], q) || q != "" && overlap(p, q[1:])
+	case q != "" && q[0] == '*':
+		return overlap(q, p)
+	}
+	return p != "" && q != "" && p[0] == q[0] && overlap(p[1:], q[1:])
 }
 
 func newTemplate(name string, body map[string]any) (*template, *apiError) {

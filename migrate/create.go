@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"maps"
 	"slices"
 	"strconv"
@@ -225,6 +226,15 @@ func forbids(setting, pattern string) bool {
 // pattern matches the job's indices and their aliases.
 func pattern(j *Job) string { return j.Prefix + "-*-" + j.Name + "*" }
 
+// priority is that of a job's index template: above all that others have, and
+// its own, since a server refuses two templates of one priority whose patterns
+// some name might match both, and an earlier job's template stays.
+func priority(job string) int64 {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(job)) // a hash never fails
+	return 1_000_000 + int64(h.Sum32())
+}
+
 // unsuitable says why an index cannot be split.
 func unsuitable(d elastic.Definition) string {
 	var m struct {
@@ -270,7 +280,7 @@ func (m *Manager) build(ctx context.Context, name string) error {
 		// Before the first write: a delete with an external version makes a missing
 		// index, whatever else is said.
 		if err := m.Cluster.PutTemplate(ctx, "sluice-"+name, map[string]any{
-			"index_patterns": []string{pattern(j)}, "priority": 1_000_000, "allow_auto_create": false,
+			"index_patterns": []string{pattern(j)}, "priority": priority(name), "allow_auto_create": false,
 			"_meta": map[string]any{"sluice": map[string]any{"job": name}},
 		}); err != nil {
 			return err
