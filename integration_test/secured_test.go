@@ -28,6 +28,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/testcontainers/testcontainers-go/exec"
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/sasl/plain"
@@ -332,7 +333,15 @@ func (e *securedElasticsearch) Show(t *testing.T, by *authority, l leaf) {
 	l.key = e.key
 	cert, _ := by.leaf(t, l)
 	for _, dir := range configs {
-		must(t, e.container.CopyToContainer(t.Context(), []byte(cert), dir+"certs/http.crt", 0o644))
+		path := dir + "certs/http.crt"
+		must(t, e.container.CopyToContainer(t.Context(), []byte(cert), path, 0o644))
+		// What is copied is of 1970, each time, and the node looks at the time and
+		// the length, which most certificates have in common.
+		code, _, err := e.container.Exec(t.Context(), []string{"touch", path}, exec.WithUser("root"))
+		must(t, err)
+		if code != 0 {
+			t.Fatalf("touch %s: exit code %d", path, code)
+		}
 	}
 }
 
