@@ -55,6 +55,13 @@ func (m *model) outstanding() (n int) {
 	return n
 }
 
+func (m *model) waiting() (n int) {
+	for _, r := range m.recs {
+		n += r.waits
+	}
+	return n
+}
+
 func (m *model) settle(seqs []uint64, handled bool) (h, a, wrong int) {
 	for _, seq := range seqs {
 		if seq >= uint64(len(m.recs)) || m.recs[seq].waits == 0 {
@@ -168,6 +175,9 @@ func check(rt *rapid.T, tr *Tracker, m *model) {
 	}
 	if got, want := tr.Outstanding(), m.outstanding(); got != want {
 		rt.Fatalf("outstanding %d, the model says %d", got, want)
+	}
+	if got, want := tr.Waiting(), m.waiting(); got != want {
+		rt.Fatalf("%d settlements to come, the model says %d", got, want)
 	}
 	if n := len(m.recs); n > 0 {
 		if got, ok := tr.Offset(uint64(n - 1)); ok && got != m.recs[n-1].offset {
