@@ -326,7 +326,9 @@ func (w *worker) settle(now time.Time, b *batch, shares []share, failures []fail
 				continue
 			}
 		}
-		next := w.wait(b, f)
+		// It goes with the target's next request, and by itself if there is
+		// none soon.
+		next := w.wait(b, f, now.Add(x.cfg.FlushInterval/dryShare))
 		switch v.kind {
 		case itemThrottled:
 			if t.backOff(now, b.result.retryAfter, x.cfg.Retry.Initial, x.cfg.Retry.Max) {
@@ -337,11 +339,8 @@ func (w *worker) settle(now time.Time, b *batch, shares []share, failures []fail
 			reload = reload || v.kind == itemHoldCredentials
 			x.hold(now, t, heldBy(errorTypeOf(it), it.Status, it.Reason.String()), false)
 		case itemSecondTry:
-			// It goes with the target's next request, even if that is some
-			// time off.
 			if next != nil {
 				next.refused++
-				next.born = now
 			}
 		case itemFailed:
 			if next != nil {
@@ -351,7 +350,9 @@ func (w *worker) settle(now time.Time, b *batch, shares []share, failures []fail
 					i := slices.IndexFunc(shares, func(s share) bool { return s.t == t })
 					next.accepted = t.accepted - uint64(shares[i].accepted)
 				}
-				next.born = now
+				// What it fails of may pass.
+				next.pause = jitter(next.pause, x.cfg.Retry.Initial, x.cfg.Retry.Max)
+				next.due = now.Add(min(next.pause, x.cfg.FlushInterval))
 			}
 		}
 	}
@@ -413,11 +414,12 @@ func supersededBy(sent []ref, i, j int) bool {
 
 // wait takes an action out of its batch to wait for another try, and returns
 // it; nil if its source has ended instead.
-func (w *worker) wait(b *batch, f ref) *waiting {
+func (w *worker) wait(b *batch, f ref, due time.Time) *waiting {
 	next := w.takeOut(b, f)
 	if next == nil {
 		return nil
 	}
+	next.due = due
 	w.x.metrics.retries.Inc()
 	switch q := next.queue; {
 	case q != nil && next == b.solo:
@@ -430,7 +432,7 @@ func (w *worker) wait(b *batch, f ref) *waiting {
 	default:
 		next.target.wait(next)
 		w.x.activate(next.target)
-		w.x.wakeAt(next.born.Add(w.x.cfg.FlushInterval))
+		w.x.wakeAt(due)
 	}
 	return next
 }
@@ -458,7 +460,7 @@ func (w *worker) takeOut(b *batch, f ref) *waiting {
 func (w *worker) reject(now time.Time, b *batch, f ref, superseded bool, status int, errorType, reason string) {
 	x, t, e := w.x, f.c.target, f.entry()
 	if t.hold != nil && t.hold.breaker && !superseded {
-		w.wait(b, f)
+		w.wait(b, f, now)
 		return
 	}
 	if share := float64(x.opt.MaxShare); t.breaker.add(now, 1, 1, share) && share > 0 {

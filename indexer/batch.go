@@ -60,7 +60,7 @@ type batch struct {
 	unanswered int                // tries of the part at hand without an answer, in a row
 	answeredBy uint64             // answers to others when the first of them began
 	lives      uint64             // Indexer.lives then
-	isolating  bool               // a part of it was split for want of an answer
+	isolating  bool               // the part at hand is of one that was split for want of an answer: once more without is enough
 	marks      map[*target]uint64 // target.accepted when the whole was refused first
 	probesAll  bool               // it is out although all is held
 	inHand     bool               // an answer is there to be read
@@ -143,9 +143,9 @@ func (x *Indexer) recycle(b *batch) {
 // claim makes the next batch if one is due, else says when to look again.
 func (x *Indexer) claim(now time.Time) (*batch, time.Time) {
 	var (
-		wake, oldest time.Time
-		bytes        int64
-		docs, ready  int
+		wake, oldest, again time.Time
+		bytes               int64
+		docs, ready         int
 	)
 	for k := 0; k < len(x.active); {
 		i := (x.cursor + k) % len(x.active)
@@ -197,6 +197,7 @@ func (x *Indexer) claim(now time.Time) (*batch, time.Time) {
 			break
 		}
 		oldest = earlier(oldest, t.oldest())
+		again = earlier(again, t.again())
 	}
 	var reason string
 	switch {
@@ -210,18 +211,25 @@ func (x *Indexer) claim(now time.Time) (*batch, time.Time) {
 		reason = "drain"
 	case x.starved > 0:
 		reason = "memory"
-	case !now.Before(oldest.Add(x.cfg.FlushInterval)):
+	case ready > 0 && !now.Before(oldest.Add(x.cfg.FlushInterval)):
 		reason = "interval"
 	case x.burst && ready > 0 && !now.Before(x.dryAt):
 		reason = "dry"
+	case !again.IsZero() && !now.Before(again):
+		reason = "again"
 	default:
-		wake = earlier(wake, oldest.Add(x.cfg.FlushInterval))
+		wake = earlier(wake, again)
+		if ready > 0 {
+			wake = earlier(wake, oldest.Add(x.cfg.FlushInterval))
+		}
 		if x.burst && ready > 0 {
 			wake = earlier(wake, x.dryAt)
 		}
 		return nil, wake
 	}
-	x.burst = reason == "bytes" || reason == "documents"
+	if reason != "again" {
+		x.burst = reason == "bytes" || reason == "documents"
+	}
 	b := x.newBatch(reason)
 	first := x.cursor
 	for k := range x.active {
@@ -241,22 +249,29 @@ func (x *Indexer) full(bytes int64, docs int) bool {
 	return bytes >= x.bodyLimit || docs >= x.cfg.FlushDocuments
 }
 
-// oldest returns when the oldest of the target's sendable actions came.
+// oldest returns when the oldest of the actions in the target's idle lanes came.
 func (t *target) oldest() (at time.Time) {
 	for _, l := range t.ready {
 		at = earlier(at, l.chunks[0].born)
 	}
+	return at
+}
+
+// again returns when the first of what waits is due.
+func (t *target) again() (at time.Time) {
 	for _, q := range t.order {
-		at = earlier(at, q.items[0].born)
+		at = earlier(at, q.items[0].due)
 	}
 	return at
 }
 
 // take moves what is ready of a target into the batch, until it is full: first
-// what needs another try, then idle lanes.
+// what needs another try, then idle lanes. A batch of tries takes no lanes: what
+// is new in it could fail too, and a slow topic with bad records would go in
+// requests of its few latest actions.
 func (x *Indexer) take(t *target, b *batch) {
 	x.takeWaits(t, b)
-	for len(t.ready) > 0 && !x.full(b.bytes, b.count) {
+	for b.reason != "again" && len(t.ready) > 0 && !x.full(b.bytes, b.count) {
 		l := t.unready()
 		if l.ordered {
 			l.busy = true
@@ -302,7 +317,7 @@ func (x *Indexer) takeWaits(t *target, b *batch) {
 // retryChunk moves the bytes of actions that are tried again into a chunk.
 func (x *Indexer) retryChunk(t *target, items []*waiting, size int) *chunk {
 	c := x.chunks.force(size)
-	c.target, c.born = t, items[0].born
+	c.target = t
 	for _, w := range items {
 		w.inBatch = true
 		c.wire = append(c.wire, w.wire...)
@@ -350,7 +365,7 @@ func (x *Indexer) divert(b *batch, c *chunk) {
 func (x *Indexer) copyOut(c *chunk, e entry, wire, meta []byte) *waiting {
 	e.done = false
 	w := &waiting{
-		entry: e, target: c.target, born: c.born,
+		entry: e, target: c.target, due: c.born.Add(x.cfg.FlushInterval),
 		wire: slices.Clone(wire), meta: slices.Clone(meta),
 	}
 	if mutantBuffer {

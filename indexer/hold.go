@@ -153,7 +153,7 @@ func (w *worker) noAnswer(now time.Time, b *batch, v requestVerdict) (goOn bool)
 	}
 	// Where others to its targets cannot be answered, because they are behind
 	// this one, a sign of life must do.
-	suspect := answered > b.answeredBy && (b.unanswered >= silentTries || b.isolating) ||
+	suspect := b.isolating || answered > b.answeredBy && b.unanswered >= silentTries ||
 		x.lives > b.lives && b.unanswered > silentTries
 	switch {
 	case !suspect:
@@ -166,6 +166,7 @@ func (w *worker) noAnswer(now time.Time, b *batch, v requestVerdict) (goOn bool)
 		return true
 	}
 	x.heard(b)
+	b.isolating = false // what is left is suspected of nothing yet
 	w.alone(now, b, func(next *waiting) {
 		// Its first request of its own may still find a server that is only
 		// slow.
@@ -238,6 +239,21 @@ func (b *batch) split() {
 	b.resend = true
 }
 
+// cutOut replaces the part at hand, a request that is too large, by what comes
+// before its largest action, that action, and what comes after, if that action
+// is more than half of it. It says whether it is: else nothing is done.
+func (b *batch) cutOut() bool {
+	p := b.parts[len(b.parts)-1]
+	for i := p.from; i < p.to; i++ {
+		if f := b.refs[i]; !f.entry().done && 2*int64(len(f.wire())) > b.bytes {
+			b.parts = append(b.parts[:len(b.parts)-1], part{i + 1, p.to}, part{i, i + 1}, part{p.from, i})
+			b.resend = true
+			return true
+		}
+	}
+	return false
+}
+
 // alone takes the only action of a request that was refused, or never
 // answered, out of its batch, to be tried by itself.
 func (w *worker) alone(now time.Time, b *batch, mark func(*waiting)) {
@@ -262,6 +278,9 @@ func (w *worker) alone(now time.Time, b *batch, mark func(*waiting)) {
 func (w *worker) refused(now time.Time, b *batch, v requestVerdict) (goOn bool) {
 	x := w.x
 	if v.final && len(b.sent) > 1 {
+		if b.cutOut() {
+			return true
+		}
 		x.bodyLimit = max(leastBody, min(x.bodyLimit, b.bytes/2))
 	}
 	if len(b.sent) > 1 {

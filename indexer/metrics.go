@@ -45,7 +45,7 @@ func newMetrics() *metrics {
 		}, []string{"target", "outcome"}),
 		flushes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "sluice_bulk_flushes_total",
-			Help: "Batches by what made them due: bytes, documents, interval, dry (the rest of a burst), memory, drain, probe, alone.",
+			Help: "Batches by what made them due: bytes, documents, interval, dry (the rest of a burst), again (tries that nothing new came to go with), memory, drain, probe, alone.",
 		}, []string{"reason"}),
 		retries: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "sluice_retries_total",

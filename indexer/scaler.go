@@ -57,9 +57,10 @@ func (s *scaler) bounds() (least, most int) {
 // decide returns the scaler after an observation. It is pure.
 //
 // A flush that was full (bytes, documents) or timed (interval) counts towards a
-// step up or down, and ends the run of the other kind. The rest of a burst (dry)
-// and one that pressure caused (memory, drain) say nothing about the load: they
-// only are none of an idle indexer. One of a single action (probe, alone) is not even that.
+// step up or down, and ends the run of the other kind. The rest of a burst (dry),
+// tries by themselves (again) and one that pressure caused (memory, drain) say
+// nothing about the load: they only are none of an idle indexer. One of a single
+// action (probe, alone) is not even that.
 func decide(s scaler, o observation, now time.Time) scaler {
 	full := o.flush == "bytes" || o.flush == "documents"
 	switch o.flush {
@@ -67,7 +68,7 @@ func decide(s scaler, o observation, now time.Time) scaler {
 		s.full, s.timed, s.busy = s.full+1, 0, now
 	case "interval":
 		s.full, s.timed, s.busy = 0, s.timed+1, now
-	case "dry", "memory", "drain":
+	case "dry", "again", "memory", "drain":
 		s.busy = now
 	}
 	if o.answered > 0 {

@@ -139,7 +139,7 @@ func TestDecideAlways(t *testing.T) {
 		}
 		now := time.Unix(1_000_000, 0)
 		s := newScaler(cfg, rapid.IntRange(1, 8).Draw(t, "procs"), now)
-		reasons := []string{"", "bytes", "documents", "interval", "dry", "memory", "drain", "probe", "alone"}
+		reasons := []string{"", "bytes", "documents", "interval", "dry", "again", "memory", "drain", "probe", "alone"}
 		for range rapid.IntRange(1, 200).Draw(t, "observations") {
 			o := observation{flush: rapid.SampledFrom(reasons).Draw(t, "flush")}
 			if rapid.IntRange(0, 9).Draw(t, "answer") == 0 {

@@ -28,7 +28,8 @@ type waiting struct {
 	target   *target
 	wire     []byte
 	meta     []byte
-	born     time.Time
+	due      time.Time     // when it goes even if nothing goes with it
+	pause    time.Duration // before that, where the back-off is its own
 	charged  int64
 	attempts int    // requests that carried it so far
 	refused  int    // verdicts itemSecondTry so far
@@ -40,8 +41,6 @@ type waiting struct {
 	// An action that is suspected of spoiling its request is sent alone, from
 	// due on.
 	alone   bool
-	due     time.Time
-	pause   time.Duration
 	blocked bool   // its request is never answered
 	lone    bool   // its request was refused although it was alone
 	mark    uint64 // target.accepted when that happened first
