@@ -263,7 +263,7 @@ func (w *world) produceTo(topic string, partition int32, n int, content func(int
 	}
 	w.next[k] += int64(n)
 	w.mu.Unlock()
-	ctx, cancel := context.WithTimeout(w.t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(w.t.Context(), 2*time.Minute)
 	defer cancel()
 	if err := w.client.ProduceSync(ctx, recs...).FirstErr(); err != nil {
 		w.t.Error(err)
@@ -695,7 +695,7 @@ func (m *member) end() error {
 		m.cancel()
 		select {
 		case m.result = <-m.err:
-		case <-time.After(60 * time.Second):
+		case <-time.After(2 * time.Minute):
 			m.result = errors.New("Run did not end")
 			m.sink.w.t.Error(m.result)
 			return

@@ -234,7 +234,8 @@ func (k *Kafka) ProduceTo(ctx context.Context, records ...*kgo.Record) error {
 }
 
 func (k *Kafka) produce(ctx context.Context, p kgo.Partitioner, records []*kgo.Record) error {
-	client, err := kgo.NewClient(append(k.ClientOptions(), kgo.RecordPartitioner(p), kgo.ProducerLinger(time.Millisecond))...)
+	// A test may cut the connection at any moment, also before its first answer.
+	client, err := kgo.NewClient(append(k.ClientOptions(), kgo.RecordPartitioner(p), kgo.ProducerLinger(time.Millisecond), kgo.AlwaysRetryEOF())...)
 	if err != nil {
 		return fmt.Errorf("embedded kafka: %w", err)
 	}

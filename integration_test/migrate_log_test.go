@@ -61,6 +61,7 @@ dead_letter: {topic: %s}
 	runCommand(t, config, "routes", "init")
 	process := startSluice(t, config)
 	kafka.AwaitNoLag(t, time.Minute, group, topic, process.Check)
+	elasticsearch.Do(t, http.MethodPost, "/"+legacy+"/_refresh", "") // a plan counts what a search sees
 
 	plan := filepath.Join(t.TempDir(), "plan.json")
 	runCommand(t, config, "migrate", "plan", "--source", legacy, "--partitions", "2", "--replicas", "0", "-o", plan)

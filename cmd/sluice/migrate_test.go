@@ -119,7 +119,7 @@ func TestMigrateRunbook(t *testing.T) {
 // wantsSplit waits until the index partitions hold exactly these documents.
 func (s *site) wantsSplit(want map[string]string) {
 	s.Helper()
-	deadline := time.After(30 * time.Second)
+	deadline := time.After(2 * time.Minute)
 	for {
 		have := map[string]string{}
 		for _, index := range s.es.Indices() {

@@ -43,7 +43,7 @@ func (j *journal) Write(p []byte) (int, error) {
 // wait waits for a line that holds all of the texts.
 func (j *journal) wait(t *testing.T, texts ...string) {
 	t.Helper()
-	deadline := time.After(30 * time.Second)
+	deadline := time.After(2 * time.Minute)
 	for {
 		j.mu.Lock()
 		all, more := j.text.String(), j.more
@@ -126,7 +126,7 @@ func (s *site) wants(documents int, committed map[int32]int64) {
 	s.Helper()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
-	deadline := time.After(30 * time.Second)
+	deadline := time.After(2 * time.Minute)
 	for {
 		own, err := fetchCommits(s.Context(), s.servers.kafka, "g", "events")
 		if err != nil {

@@ -169,7 +169,7 @@ func (w *world) judge() {
 // verdict fails the test for each commit that passed a record which was neither
 // stored nor among the dead letters.
 func (w *world) verdict() {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	aside := []string{letters}
 	if w.kafka.TopicInfo(app.ParkedTopic(letters)) != nil {
@@ -217,7 +217,7 @@ func (w *world) write(produce func(context.Context, ...*kgo.Record) error, recor
 			r.Topic = topic
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	// Commits may pass these records before produce returns; the oracle looks
 	// at them then.
@@ -335,7 +335,7 @@ func (w *world) generations(name string) generation.List {
 // letters reads the dead letters.
 func (w *world) letters() []*kgo.Record {
 	w.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	all, err := w.kafka.ReadAll(ctx, letters)
 	if err != nil {

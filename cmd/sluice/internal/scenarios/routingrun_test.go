@@ -257,7 +257,7 @@ func (w *routedWorld) fence(epoch int64, programs ...*program) map[int32]int64 {
 	w.t.Helper()
 	var f consumer.Fence
 	w.await(fmt.Sprintf("the fence of epoch %d", epoch), func() (err error) {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 		defer cancel()
 		f, err = consumer.ReadFence(ctx, w.admin, consumer.Config{GroupID: group, Topics: []string{topic}}, nil, epoch)
 		if err != nil {
