@@ -201,6 +201,59 @@ func TestBooksBalance(t *testing.T) {
 	})
 }
 
+// Each record is mapped in its own generation: the first one at a recorded start
+// belongs to the entry that begins there, wherever fetches and batches are cut,
+// and the dead letter of a record names the same.
+func TestGenerationOfEachRecord(t *testing.T) {
+	h, letters := &heap{}, &postponed{}
+	c, a := benchConsumer(h, letters, rules{policy: document.ToDeadLetter, version: document.VersionSequence})
+	list := generation.List{
+		{Generation: 1, TopicID: "id", Partitions: 1},
+		{Generation: 3, TopicID: "id", Partitions: 1, Start: map[int32]int64{0: 100}},
+		{Generation: 4, TopicID: "id", Partitions: 1, Start: map[int32]int64{0: 101}},
+		{Generation: 9, TopicID: "id", Partitions: 1, Start: map[int32]int64{0: 300}},
+	}
+	a.topic.known.Store(&known{"id", 1, list})
+	want := func(offset int64) int {
+		switch {
+		case offset < 100:
+			return 1
+		case offset < 101:
+			return 3
+		case offset < 300:
+			return 4
+		}
+		return 9
+	}
+	offset := int64(90)
+	for _, fetch := range []int64{10, 1, 100, 300} { // the first two end at starts, the others between
+		var recs []*kgo.Record
+		for range fetch {
+			recs = append(recs, &kgo.Record{Topic: testTopic, Offset: offset, Value: []byte("{}")})
+			offset++
+		}
+		if _, err := a.enqueue(recs); err != nil {
+			t.Fatal(err)
+		}
+		for a.queued > 0 {
+			c.dispatcher.batch(t.Context(), a)
+		}
+	}
+	if len(h.actions) != int(offset-90) {
+		t.Fatalf("%d actions of %d records", len(h.actions), offset-90)
+	}
+	for _, x := range h.actions {
+		generation, at, _, _ := document.DecodeSequence(x.Version)
+		if generation != want(at) || at != 90+int64(x.Seq) {
+			t.Errorf("record %d was written as that at %d of generation %d", x.Seq, at, generation)
+		}
+		if letter, ok := a.letter(x.Seq, &indexer.Rejection{Meta: x.Meta}); !ok || letter.Generation != want(at) {
+			t.Errorf("the letter of the record at %d names generation %d", at, letter.Generation)
+		}
+	}
+	a.forget()
+}
+
 // A log that begins anew below what was read is no record's second delivery.
 func TestLogReset(t *testing.T) {
 	_, a := benchConsumer(&heap{}, nil, rules{version: document.VersionSequence})
