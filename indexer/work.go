@@ -246,6 +246,15 @@ func (x *Indexer) send(b *batch) {
 	x.cond.Signal()
 }
 
+// Actions returns how many actions a bulk request of an Indexer carries, for a
+// Transport that wants to know; 0 for any other request.
+func Actions(req *http.Request) int {
+	if b, ok := req.Body.(*body); ok {
+		return b.actions
+	}
+	return 0
+}
+
 func (x *Indexer) roundTrip(b *batch) error {
 	ctx, cancel := context.WithTimeout(x.ctx, x.opt.RequestTimeout)
 	defer cancel()
@@ -253,7 +262,7 @@ func (x *Indexer) roundTrip(b *batch) error {
 	if b.packed != nil && x.opt.CompressionLevel > 0 {
 		pieces, size = [][]byte{b.packed}, int64(len(b.packed))
 	}
-	body := &body{pieces: pieces}
+	body := &body{pieces: pieces, actions: len(b.sent)}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "/_bulk?filter_path="+bulk.FilterPath, body)
 	if err != nil {
 		return err
@@ -318,6 +327,8 @@ func (x *Indexer) forget(b *batch) {
 // body reads a request's pieces. After end has returned nobody reads them any
 // more: a Read that comes later fails.
 type body struct {
+	actions int
+
 	mu     sync.Mutex
 	pieces [][]byte
 	at     int

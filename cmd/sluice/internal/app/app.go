@@ -10,6 +10,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -21,6 +22,7 @@ import (
 
 	"github.com/sluicehq/sluice/admin"
 	"github.com/sluicehq/sluice/cmd/sluice/internal/heavy"
+	"github.com/sluicehq/sluice/cmd/sluice/internal/telemetry"
 	"github.com/sluicehq/sluice/config"
 	"github.com/sluicehq/sluice/consumer"
 	"github.com/sluicehq/sluice/deadletter"
@@ -63,7 +65,8 @@ type App struct {
 	letters   Letters               // nil: no place for dead letters is configured
 	parked    *deadletter.ParkedLog // nil: nothing is parked
 	consumer  atomic.Pointer[consumer.Consumer]
-	admin     *admin.Server // nil: admin.address is empty
+	telemetry *telemetry.Exporter // nil: the environment asks for none
+	admin     *admin.Server       // nil: admin.address is empty
 
 	version  string
 	started  time.Time
@@ -151,8 +154,9 @@ func New(cfg *config.Config, o Options) (_ *App, err error) {
 			err = errors.Join(err, a.close(context.Background()))
 		}
 	}()
+	a.telemetry = telemetry.Start(telemetry.Options{Metrics: a.metrics, Version: o.Version, Instance: instance(cfg), Log: o.Log})
 	a.indexer = indexer.New(cfg.Indexer, indexer.Options{
-		Transport: a.link, Budget: a.budget,
+		Transport: a.telemetry.Transport(a.link), Budget: a.budget,
 		RequestTimeout: cfg.Elasticsearch.RequestTimeout, CompressionLevel: cfg.Elasticsearch.CompressionLevel,
 		MaxShare:  cfg.DeadLetter.MaxShare,
 		HeldBytes: int64(float64(cfg.Memory.HeldShare) * float64(limit)),
@@ -199,6 +203,19 @@ func New(cfg *config.Config, o Options) (_ *App, err error) {
 		}
 	}
 	return a, nil
+}
+
+// instance tells this process from its fellows: by its static membership, else by
+// where it runs.
+func instance(cfg *config.Config) string {
+	if id := cfg.Kafka.InstanceID; id != "" {
+		return id
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	return host + ":" + strconv.Itoa(os.Getpid())
 }
 
 // gcPercent is GOGC where the environment does not say.
@@ -275,6 +292,7 @@ func (a *App) close(ctx context.Context) error {
 		a.parked.Close()
 	}
 	errs = append(errs, a.elastic.Close(ctx))
+	a.telemetry.Close(ctx) // with what the rooms have counted to their end
 	if a.admin != nil {
 		errs = append(errs, a.admin.Close(ctx))
 	}

@@ -74,8 +74,9 @@ func (w *world) files(yaml string) []string {
 	return args
 }
 
-// launch starts `sluice run`. It is killed after the test if it still runs.
-func (w *world) launch(yaml string) *process {
+// launch starts `sluice run`, with more variables in its environment. It is
+// killed after the test if it still runs.
+func (w *world) launch(yaml string, variables ...string) *process {
 	w.t.Helper()
 	path, err := binary()
 	if err != nil {
@@ -83,9 +84,9 @@ func (w *world) launch(yaml string) *process {
 	}
 	p := &process{t: w.t, cmd: exec.Command(path, append([]string{"run"}, w.files(yaml)...)...), log: &output{}, exited: make(chan struct{})}
 	// What the tests themselves may have in memory is not for the program.
-	p.cmd.Env = slices.DeleteFunc(os.Environ(), func(entry string) bool {
-		return strings.HasPrefix(entry, "GOGC=") || strings.HasPrefix(entry, "GOMEMLIMIT=")
-	})
+	p.cmd.Env = append(slices.DeleteFunc(os.Environ(), func(entry string) bool {
+		return strings.HasPrefix(entry, "GOGC=") || strings.HasPrefix(entry, "GOMEMLIMIT=") || strings.HasPrefix(entry, "OTEL_")
+	}), variables...)
 	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
 	if err := p.cmd.Start(); err != nil {
 		w.t.Fatal(err)

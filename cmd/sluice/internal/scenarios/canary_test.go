@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"os"
 	"os/exec"
@@ -71,8 +72,8 @@ func TestCanariesAreFound(t *testing.T) {
 }
 
 // V51: no byte of a record's value or headers stands in the log, the metrics,
-// the status, a profile, an operator's command, a letter's own headers or the
-// dump of a process that dies, whatever becomes of the record and whatever
+// the status, a profile, what a collector is sent, an operator's command, a
+// letter's own headers or the dump of a process that dies, whatever becomes of the record and whatever
 // servers answer.
 func TestV51_NoRecordIsShown(t *testing.T) {
 	t.Parallel()
@@ -81,7 +82,10 @@ func TestV51_NoRecordIsShown(t *testing.T) {
 	w.effect = nil // what becomes of the records is other tests'
 	w.mapping(`{"properties":{"n":{"type":"long"},"d":{"type":"date"},"o":{"properties":{"x":{"type":"long"}}}}}`)
 	const yaml = "log: {level: trace}\nkafka: {client_id: canary}"
-	p := w.launch(yaml)
+	var sent output
+	collector := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(&sent, r.Body) }))
+	t.Cleanup(collector.Close)
+	p := w.launch(yaml, "OTEL_EXPORTER_OTLP_ENDPOINT="+collector.URL, "OTEL_METRIC_EXPORT_INTERVAL=500", "OTEL_BSP_SCHEDULE_DELAY=100")
 	check := func(where, text string) {
 		t.Helper()
 		lookFor(t, where, text, value, header)
@@ -176,6 +180,15 @@ func TestV51_NoRecordIsShown(t *testing.T) {
 			}
 		}
 	}
+	w.await("metrics and spans at the collector", func() error {
+		for _, word := range []string{"sluice_dead_letters_total", "db.operation.batch.size", "http.response.status_code"} {
+			if !strings.Contains(sent.String(), word) {
+				return fmt.Errorf("no %s", word)
+			}
+		}
+		return nil
+	})
+	check("what the collector was sent", sent.String())
 	// The Go runtime ends the process with a dump of all that runs, as it does
 	// for a panic.
 	if code := p.end(syscall.SIGQUIT); code != 2 {
