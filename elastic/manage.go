@@ -67,8 +67,8 @@ var ErrExists = errors.New("the index exists already")
 // CreateIndex makes an index; body is the request as JSON. An error that wraps
 // ErrExists says that it was there.
 func (c *Client) CreateIndex(ctx context.Context, index string, body any) error {
-	err := c.send(ctx, "creating the index "+index+" (needs the privilege create_index)",
-		request{method: http.MethodPut, path: "/" + url.PathEscape(index)}, body, nil)
+	err := c.change(ctx, "creating the index "+index+" (needs the privilege create_index)",
+		request{method: http.MethodPut, path: "/" + url.PathEscape(index)}, body)
 	var refused *Error
 	if errors.As(err, &refused) && refused.Type == "resource_already_exists_exception" {
 		return fmt.Errorf("%s: %w", index, ErrExists)
@@ -79,8 +79,8 @@ func (c *Client) CreateIndex(ctx context.Context, index string, body any) error 
 // DeleteIndex removes an index and its documents. That it is missing is no
 // error. It needs the privilege delete_index.
 func (c *Client) DeleteIndex(ctx context.Context, index string) error {
-	err := c.send(ctx, "deleting the index "+index+" (needs the privilege delete_index)",
-		request{method: http.MethodDelete, path: "/" + url.PathEscape(index)}, nil, nil)
+	err := c.change(ctx, "deleting the index "+index+" (needs the privilege delete_index)",
+		request{method: http.MethodDelete, path: "/" + url.PathEscape(index)}, nil)
 	if isIndexMissing(err) {
 		return nil
 	}
@@ -89,14 +89,14 @@ func (c *Client) DeleteIndex(ctx context.Context, index string) error {
 
 // PutSettings changes settings of an index. A nil value resets one.
 func (c *Client) PutSettings(ctx context.Context, index string, settings map[string]any) error {
-	return c.send(ctx, "changing the settings of "+index+" (needs the privilege manage)",
-		request{method: http.MethodPut, path: "/" + url.PathEscape(index) + "/_settings"}, settings, nil)
+	return c.change(ctx, "changing the settings of "+index+" (needs the privilege manage)",
+		request{method: http.MethodPut, path: "/" + url.PathEscape(index) + "/_settings"}, settings)
 }
 
 // PutMapping adds to the mapping of an index.
 func (c *Client) PutMapping(ctx context.Context, index string, mapping any) error {
-	return c.send(ctx, "changing the mapping of "+index+" (needs the privilege manage)",
-		request{method: http.MethodPut, path: "/" + url.PathEscape(index) + "/_mapping"}, mapping, nil)
+	return c.change(ctx, "changing the mapping of "+index+" (needs the privilege manage)",
+		request{method: http.MethodPut, path: "/" + url.PathEscape(index) + "/_mapping"}, mapping)
 }
 
 // BlockWrites puts a write block on an index and returns once the writes that
@@ -139,21 +139,21 @@ func (c *Client) UpdateAliases(ctx context.Context, actions []AliasAction) error
 		}
 		list[i] = map[string]any{verb: body}
 	}
-	return c.send(ctx, "changing aliases (needs the privilege manage)", request{method: http.MethodPost, path: "/_aliases"}, map[string]any{"actions": list}, nil)
+	return c.change(ctx, "changing aliases (needs the privilege manage)", request{method: http.MethodPost, path: "/_aliases"}, map[string]any{"actions": list})
 }
 
 // PutTemplate makes or replaces a composable index template. It needs the
 // cluster privilege manage_index_templates.
 func (c *Client) PutTemplate(ctx context.Context, name string, body any) error {
-	return c.send(ctx, "writing the index template "+name+" (needs the cluster privilege manage_index_templates)",
-		request{method: http.MethodPut, path: "/_index_template/" + url.PathEscape(name)}, body, nil)
+	return c.change(ctx, "writing the index template "+name+" (needs the cluster privilege manage_index_templates)",
+		request{method: http.MethodPut, path: "/_index_template/" + url.PathEscape(name)}, body)
 }
 
 // DeleteTemplate removes a composable index template. That it is missing is no
 // error.
 func (c *Client) DeleteTemplate(ctx context.Context, name string) error {
-	err := c.send(ctx, "deleting the index template "+name+" (needs the cluster privilege manage_index_templates)",
-		request{method: http.MethodDelete, path: "/_index_template/" + url.PathEscape(name)}, nil, nil)
+	err := c.change(ctx, "deleting the index template "+name+" (needs the cluster privilege manage_index_templates)",
+		request{method: http.MethodDelete, path: "/_index_template/" + url.PathEscape(name)}, nil)
 	var refused *Error
 	if errors.As(err, &refused) && refused.Status == http.StatusNotFound {
 		return nil

@@ -59,6 +59,25 @@ func TestManage(t *testing.T) {
 	}
 }
 
+// A change that not all nodes go by yet has not been made.
+func TestChangesThatAreNotAcknowledged(t *testing.T) {
+	c, ctx := newClient(t, answering(200, `{"acknowledged":false}`)), t.Context()
+	for name, err := range map[string]error{
+		"CreateIndex":    c.CreateIndex(ctx, "a", nil),
+		"DeleteIndex":    c.DeleteIndex(ctx, "a"),
+		"PutSettings":    c.PutSettings(ctx, "a", map[string]any{}),
+		"PutMapping":     c.PutMapping(ctx, "a", map[string]any{}),
+		"BlockWrites":    c.BlockWrites(ctx, "a"),
+		"UpdateAliases":  c.UpdateAliases(ctx, []AliasAction{{Index: "a", Alias: "x", Remove: true}}),
+		"PutTemplate":    c.PutTemplate(ctx, "t", map[string]any{}),
+		"DeleteTemplate": c.DeleteTemplate(ctx, "t"),
+	} {
+		if err == nil || !strings.Contains(err.Error(), "try again") && name != "BlockWrites" {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 // A block that not all shards have taken blocks nothing yet.
 func TestBlockOfSomeShards(t *testing.T) {
 	if err := newClient(t, answering(200, `{"acknowledged":true,"shards_acknowledged":false}`)).BlockWrites(t.Context(), "a"); err == nil {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/url"
 
@@ -37,6 +38,21 @@ func (r request) Do(ctx context.Context, transport esapi.Transport) (*esapi.Resp
 		return nil, err
 	}
 	return &esapi.Response{StatusCode: res.StatusCode, Body: res.Body, Header: res.Header}, nil
+}
+
+// change carries out a request that changes the state of the cluster. Without an
+// error every node goes by the new one: until then some may still go by the
+// state before, and write through an alias that is gone. What failed so may
+// have happened, and may be asked for again.
+func (c *Client) change(ctx context.Context, what string, r request, body any) error {
+	var answer struct {
+		Acknowledged *bool `json:"acknowledged"`
+	}
+	err := c.send(ctx, what, r, body, &answer)
+	if err == nil && answer.Acknowledged != nil && !*answer.Acknowledged {
+		err = fmt.Errorf("elasticsearch: %s: not all nodes have taken the change over in time: try again", what)
+	}
+	return err
 }
 
 // send carries out a request with a JSON body (nil: none).
