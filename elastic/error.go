@@ -120,6 +120,9 @@ func (c *Client) call(ctx context.Context, what string, req esapi.Request, out a
 	if out == nil {
 		out = new(map[string]json.RawMessage) // an object at least, as every answer
 	}
+	if quick, ok := out.(decoder); ok && quick.decode(body) {
+		return nil
+	}
 	if err := json.NewDecoder(bytes.NewReader(body)).Decode(out); err != nil {
 		return fmt.Errorf("elasticsearch: %s: the answer is not what was expected: %w", what, err)
 	}

@@ -64,19 +64,7 @@ func (c *Client) search(ctx context.Context, target string, query url.Values, bo
 		path = "/" + url.PathEscape(target) + path
 	}
 	query.Set("allow_partial_search_results", "false")
-	var answer struct {
-		TimedOut bool `json:"timed_out"`
-		Shards   struct {
-			Total  int `json:"total"`
-			Failed int `json:"failed"`
-		} `json:"_shards"`
-		Hits struct {
-			Total struct {
-				Value int64 `json:"value"`
-			} `json:"total"`
-			Hits []Hit `json:"hits"`
-		} `json:"hits"`
-	}
+	var answer searchAnswer
 	err := c.send(ctx, "searching "+target, request{method: http.MethodPost, path: path, query: query}, body, &answer)
 	if err == nil && (answer.TimedOut || answer.Shards.Failed > 0) {
 		err = fmt.Errorf("elasticsearch: searching %s: %d shards gave no answer", target, answer.Shards.Failed)
