@@ -394,9 +394,12 @@ func (c *copyRun) page(ctx context.Context, item Item, log *tail) (Item, error) 
 	}
 	item.Seen += int64(len(hits))
 	for i, end := range ends {
+		if item.count(end) {
+			continue
+		}
 		hit := &hits[i]
 		index, _ := c.target(hit)
-		if err := c.account(ctx, &item, end, failedID(c.job.Name, c.job.Source, hit.ID), Failure{
+		if err := c.fail(ctx, failedID(c.job.Name, c.job.Source, hit.ID), Failure{
 			ID: hit.ID, Routing: hit.Routing, Target: index, Version: hit.Version, Status: end.status, Type: end.kind, Shard: item.Shard, SeqNo: hit.SeqNo,
 		}); err != nil {
 			return item, err
@@ -405,19 +408,19 @@ func (c *copyRun) page(ctx context.Context, item Item, log *tail) (Item, error) 
 	return item, nil
 }
 
-// account counts how a write of an item has ended. Of one that failed it keeps
-// what is needed to try it again, under an id of its own.
-func (c *copyRun) account(ctx context.Context, item *Item, end outcome, id string, f Failure) error {
+// count counts how a write has ended, and says whether that is all there is to
+// do: of one that failed it must be kept what is needed to try it again.
+func (i *Item) count(end outcome) (settled bool) {
 	switch end.ending {
 	case written:
-		item.Written++
+		i.Written++
 	case superseded:
-		item.Superseded++
+		i.Superseded++
 	default:
-		item.Failed++
-		return c.fail(ctx, id, f)
+		i.Failed++
+		return false
 	}
-	return nil
+	return true
 }
 
 // copyHits writes documents to their partitions, each at its own version.

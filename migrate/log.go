@@ -247,13 +247,15 @@ func (c *copyRun) logPage(ctx context.Context, item Item, t *tail) (_ Item, err 
 		ends[at[i]] = end
 	}
 	for i, end := range ends {
-		w := &page.Writes[i]
-		failure := Failure{
-			ID: string(w.ID), Routing: string(w.Routing), Target: w.Target, Version: w.Version, Status: end.status, Type: end.kind, Shard: item.Shard, SeqNo: w.Offset,
+		if item.count(end) {
+			continue
 		}
+		w := &page.Writes[i]
 		// By its record: one of the same id may be refused too, and has another place.
 		id := failedID(c.job.Name, fmt.Sprintf("%s/%d", part.Topic, part.Partition), fmt.Sprint(w.Offset))
-		if err := c.account(ctx, &item, end, id, failure); err != nil {
+		if err := c.fail(ctx, id, Failure{
+			ID: string(w.ID), Routing: string(w.Routing), Target: w.Target, Version: w.Version, Status: end.status, Type: end.kind, Shard: item.Shard, SeqNo: w.Offset,
+		}); err != nil {
 			return item, err
 		}
 	}
