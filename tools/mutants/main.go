@@ -31,6 +31,8 @@ type suite struct {
 	tags string // further build tags
 	run  string // which tests, where all of them take too long; "" is all
 	env  []string
+	// rapidless says that no test uses rapid, whose flags are unknown then.
+	rapidless bool
 }
 
 var (
@@ -45,7 +47,7 @@ var (
 	routing    = suite{room: "consumer", run: "AdoptLeaves|S11|Twins|DirtyMark"}
 	indexer    = suite{room: "indexer"}
 	migrate    = suite{room: "migrate", run: "TestS([1-39]|4[0-3])|Fences"}
-	simulation = suite{room: "cmd/sluice/internal/simulation", tags: ",synctests", env: []string{"SLUICE_SIMULATIONS=150"}}
+	simulation = suite{room: "cmd/sluice/internal/simulation", tags: ",synctests", env: []string{"SLUICE_SIMULATIONS=150"}, rapidless: true}
 )
 
 // oracle is what the simulation says when a commit passes a record whose effect
@@ -198,7 +200,11 @@ var (
 func try(program string, s suite, mutant string) outcome {
 	ctx, cancel := context.WithTimeout(context.Background(), limit+10*time.Second)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, program, "-test.failfast", "-test.run", s.run, "-test.timeout", limit.String())
+	args := []string{"-test.failfast", "-test.run", s.run, "-test.timeout", limit.String()}
+	if !s.rapidless {
+		args = append(args, "-rapid.nofailfile") // a planted bug is no failure to keep
+	}
+	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Dir = s.room
 	cmd.Env = append(append(os.Environ(), s.env...), "SLUICE_MUTANT="+mutant)
 	began := time.Now()
