@@ -3,6 +3,7 @@ package consumer
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -252,6 +253,47 @@ func TestGenerationOfEachRecord(t *testing.T) {
 		}
 	}
 	a.forget()
+}
+
+// A letter that was given up counts for nothing: its record, and what blocks on
+// it, stay uncommitted for the next owner.
+func TestLetterNotAcknowledged(t *testing.T) {
+	for _, test := range []struct {
+		err       error
+		lettered  uint64
+		abandoned uint64
+		blockers  int
+		at        int64 // committable
+	}{
+		{nil, 1, 0, 0, 1},
+		{deadletter.ErrClosed, 0, 1, 0, 0},
+		{fmt.Errorf("events/0/0: %w", deadletter.ErrRefused), 0, 0, 1, 0},
+		{fmt.Errorf("events/0/0: %w", deadletter.ErrOversize), 0, 0, 1, 0},
+		{errors.New("of another kind"), 0, 1, 0, 0},
+	} {
+		t.Run(fmt.Sprint(test.err), func(t *testing.T) {
+			letters := &postponed{}
+			c, a := benchConsumer(&heap{}, letters, rules{policy: document.ToDeadLetter})
+			if _, err := a.enqueue([]*kgo.Record{{Topic: testTopic, Value: []byte("letter")}}); err != nil {
+				t.Fatal(err)
+			}
+			c.dispatcher.batch(t.Context(), a)
+			if len(letters.done) != 1 {
+				t.Fatalf("%d letters", len(letters.done))
+			}
+			if at, ok := a.committable(true); !ok || at.Offset != 0 {
+				t.Errorf("committable before the answer: %+v %v", at, ok)
+			}
+			letters.done[0](test.err)
+			if at, ok := a.committable(true); !ok || at.Offset != test.at {
+				t.Errorf("committable %+v %v, want %d", at, ok, test.at)
+			}
+			if n := &a.l.counts; n[outDeadLettered] != test.lettered || n[outAbandoned] != test.abandoned || len(a.blockers) != test.blockers {
+				t.Errorf("counted %v, with %d blockers", *n, len(a.blockers))
+			}
+			a.forget()
+		})
+	}
 }
 
 // A log that begins anew below what was read is no record's second delivery.

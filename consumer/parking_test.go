@@ -748,6 +748,31 @@ func TestParkedTwinsAreMarked(t *testing.T) {
 	}
 }
 
+// A lane is not drained while anything of it is on its way: a record whose
+// acknowledgement comes after the closing would be parked, committed, and never
+// brought back.
+func TestLaneIsNotDrained(t *testing.T) {
+	c, a := benchConsumer(&heap{}, nil, rules{})
+	for name, change := range map[string]func(*lane){
+		"a record is to be appended":        func(l *lane) { l.pending = make([]pending, 1) },
+		"a record is being appended":        func(l *lane) { l.wire = 1 },
+		"a record is to be replayed":        func(l *lane) { l.tail = 8 },
+		"what waited for it was given up":   func(l *lane) { l.stopped = true },
+		"what was delivered is to come yet": func(l *lane) { l.p.again = map[string]int64{l.target: 1} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			ended, end := context.WithCancel(t.Context())
+			end() // nothing lingers, and no state can be changed
+			l := newLane(&parking{a: a, c: c, ctx: ended}, "index", deadletter.ParkedLane{})
+			l.tail = 7
+			change(l)
+			if l.close(ended, 7, nil) || l.closing || l.closed {
+				t.Error("the lane closes")
+			}
+		})
+	}
+}
+
 // newIdleParking is that of an assignment that parks nothing.
 func (r *replica) newIdleParking() *parking {
 	a := &assignment{c: r.Consumer, l: &ledger{topic: testTopic}, topic: &topic{name: testTopic, rules: r.o.Rules(testTopic)}}
