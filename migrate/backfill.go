@@ -94,7 +94,7 @@ func (r *runner) begin(ctx context.Context, j *Job) error {
 		return err
 	}
 	if health.Status == "red" {
-		return stuckf("%s is red: make its shards available, then repeat", j.Source)
+		return stuckf("make its shards available, then repeat", "%s is red", j.Source)
 	}
 	stats, err := r.m.Cluster.IndexStats(ctx, j.Source)
 	if err != nil {
@@ -162,13 +162,13 @@ func (r *runner) copy(ctx context.Context, j *Job) error {
 		return err
 	}
 	if table.Write != partition.W1 {
-		return stuckf("the routing table of stream %s is in %s and a backfill needs W1: deletes would be forgotten", r.m.Stream, table.Write)
+		return stuckf("begin anew: sluice migrate detach --job "+j.Name, "the routing table of stream %s is in %s and a backfill needs W1: deletes would be forgotten", r.m.Stream, table.Write)
 	}
 	if err := j.Backfill.readInTime(time.Now()); err != nil {
 		return err
 	}
 	if j.Backfill.Log != nil && r.m.Records == nil {
-		return stuckf("job %s copies from the topics, which this process cannot read", j.Name)
+		return stuckf("run it with the consumers' configuration, or begin anew from the index: sluice migrate detach --job "+j.Name, "job %s copies from the topics, which this process cannot read", j.Name)
 	}
 	info, err := r.m.Cluster.Info(ctx)
 	if err != nil {
@@ -313,13 +313,14 @@ func (c *copyRun) item(ctx context.Context, n int) error {
 				next.Done = false // its end is looked at again
 			} else if missed > 0 {
 				if rescans++; rescans > 3 {
-					return stuckf("shard %d of %s: %d documents between %d and %d were not found by the scan three times: the copies of the shard differ", item.Shard, c.job.Source, missed, item.After, item.To)
+					return stuckf("the copies of the shard differ: make its replicas anew (number_of_replicas 0, then as before), then repeat",
+						"shard %d of %s: %d documents between %d and %d were not found by the scan three times", item.Shard, c.job.Source, missed, item.After, item.To)
 				}
 				next = *c.job.Backfill.item(n)
 			}
 		}
 		if !next.balanced() {
-			return stuckf("item %d: %d documents were seen and %d accounted for", n, next.Seen, next.Written+next.Superseded+next.Failed+next.Ignored)
+			return stuckf("begin anew (sluice migrate detach --job "+c.job.Name+") and report this", "item %d: %d documents were seen and %d accounted for", n, next.Seen, next.Written+next.Superseded+next.Failed+next.Ignored)
 		}
 		if seqNo, term, err = c.save(ctx, &next, seqNo, term); err != nil {
 			return err
@@ -607,7 +608,7 @@ func (c *copyRun) prove(ctx context.Context) error {
 	for n := c.job.Backfill.First; n < c.job.Backfill.First+c.job.Backfill.Count; n++ {
 		item := items[n]
 		if item == nil || !item.Done || !item.balanced() {
-			return stuckf("item %d of the copy is not proven: run it again", n)
+			return stuckf("run it again: sluice migrate backfill --job "+c.job.Name, "item %d of the copy is not proven", n)
 		}
 		seen += item.Seen
 		if c.job.Backfill.PIT == "" && c.job.Backfill.Log == nil {
@@ -620,7 +621,7 @@ func (c *copyRun) prove(ctx context.Context) error {
 			return err
 		}
 		if missed > 0 {
-			return stuckf("shard %d of %s holds %d documents that the copy has not seen: cancel the job and report this", shard, c.job.Source, missed)
+			return stuckf("begin anew (sluice migrate detach --job "+c.job.Name+") and report this", "shard %d of %s holds %d documents that the copy has not seen", shard, c.job.Source, missed)
 		}
 	}
 	if err := c.job.Backfill.readInTime(time.Now()); err != nil {

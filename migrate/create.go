@@ -85,7 +85,11 @@ func (m *Manager) Create(ctx context.Context, r Request, p Plan) (Result, error)
 		return result, nil
 	}
 	if len(s.refusals) > 0 {
-		return result, &RefusedError{"create", s.refusals, false}
+		err := &RefusedError{"create", s.refusals, false}
+		if result.From == "" {
+			return result, err // there is no job whose audit log could tell
+		}
+		return m.finish(ctx, r, result, err)
 	}
 	if result.From == "" {
 		if err := m.Control.Create(ctx, planID(r.Job), p); err != nil && !errors.Is(err, elastic.ErrConflict) {
@@ -141,10 +145,10 @@ func (m *Manager) problems(ctx context.Context, s *step, j *Job, p Plan) (bool, 
 		return true, nil
 	}
 	if source.DataStream != "" {
-		s.refuse("data streams roll over instead", "%s backs the data stream %s", p.Source, source.DataStream)
+		s.refuse("let it roll over to smaller ones; a migration is for an index", "%s backs the data stream %s", p.Source, source.DataStream)
 	}
 	if problem := unsuitable(source); problem != "" {
-		s.refuse("it cannot be copied document by document", "%s", problem)
+		s.refuse("reindex it into one without, name that as documents.index, then plan", "%s: it cannot be copied document by document", problem)
 	}
 	if j.Mapping, err = mappingHash(source.Mappings); err != nil {
 		return true, err
@@ -163,9 +167,9 @@ func (m *Manager) problems(ctx context.Context, s *step, j *Job, p Plan) (bool, 
 	case err != nil:
 		return false, err
 	case table.Job != "":
-		s.refuse("finish or cancel it first", "job %s is under way on stream %s", table.Job, m.Stream)
+		s.refuse("finish it or end it first (sluice migrate status --job "+table.Job+")", "job %s is under way on stream %s", table.Job, m.Stream)
 	case table.Write != partition.W0 || table.Legacy == nil:
-		s.refuse("", "stream %s is in %s already: moving customers between its partitions is not available yet", m.Stream, table.Write)
+		s.refuse("leave it as it is; customers without documents can be placed with sluice routes set", "stream %s is in %s already, and customers with documents are not moved between its partitions", m.Stream, table.Write)
 	case table.Legacy.Index != p.Source:
 		s.refuse("plan with --source "+table.Legacy.Index, "the legacy index of stream %s is %s", m.Stream, table.Legacy.Index)
 	}

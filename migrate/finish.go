@@ -106,6 +106,9 @@ func (m *Manager) complete(ctx context.Context, j *Job, keep time.Duration) erro
 		return err
 	}
 	done.Searches, done.SourceBytes = stats.Searches, stats.Bytes
+	if err := m.store.forget(ctx, j.Name, verifyPrefix, dirtyPrefix); err != nil {
+		return err
+	}
 	_, err = m.store.move(ctx, j.Name, Completed, func(j *Job) { j.Fence, j.Done = fence, &done }, Cutover)
 	return err
 }
@@ -142,26 +145,27 @@ func (m *Manager) Drop(ctx context.Context, r Request, confirm string, searched 
 		}
 		s.does("delete %s with %d documents", j.Source, j.Done.SourceDocs)
 		s.act = func(ctx context.Context) error {
-			// The table lets go of the index first, and of the job with it.
-			if _, err := m.reroute(ctx, j, func(t *partition.Table) error {
-				if t.Legacy == nil || t.Legacy.State == partition.Retired {
-					return errSame
-				}
-				t.Legacy.State = partition.Retired
-				return nil
-			}); err != nil {
+			// The table lets go of the index first, and of the job with it: a drop that
+			// was interrupted after it goes on without.
+			table, err := m.Tables.Load(ctx, m.Stream)
+			if err != nil {
 				return err
+			}
+			if table.Job == j.Name {
+				if _, err := m.reroute(ctx, j, func(t *partition.Table) error {
+					t.Job = ""
+					if t.Legacy != nil {
+						t.Legacy.State = partition.Retired
+					}
+					return nil
+				}); err != nil {
+					return err
+				}
 			}
 			if err := m.Cluster.DeleteIndex(ctx, j.Source); err != nil {
 				return err
 			}
-			if _, err := m.store.move(ctx, j.Name, Dropped, nil, Completed); err != nil {
-				return err
-			}
-			_, err := m.reroute(ctx, j, func(t *partition.Table) error {
-				t.Job = ""
-				return nil
-			})
+			_, err = m.store.move(ctx, j.Name, Dropped, nil, Completed)
 			return err
 		}
 		return s, nil
@@ -174,7 +178,7 @@ func (m *Manager) Drop(ctx context.Context, r Request, confirm string, searched 
 func (m *Manager) Cancel(ctx context.Context, r Request, told func(string)) (Result, error) {
 	return m.do(ctx, r, "cancel", func(ctx context.Context, j *Job) (*step, error) {
 		s := &step{}
-		if !s.needs(j, Planned, Created, Dual, Backfilling, Draining, Sweeping, Synced, Cancelling) {
+		if !s.needs(j, Planned, Created, Dual, Backfilling, Draining, Sweeping, Synced, Cancelling, Detaching) {
 			s.refusals[0].Remedy = "roll back first: sluice migrate rollback --all --job " + j.Name
 			if j.State != Cutover {
 				s.refusals[0].Remedy = j.next()
@@ -189,7 +193,10 @@ func (m *Manager) Cancel(ctx context.Context, r Request, told func(string)) (Res
 			if err := m.takeBack(ctx, j, true, told); err != nil {
 				return err
 			}
-			_, err := m.store.move(ctx, j.Name, Cancelled, nil, Cancelling)
+			if err := m.store.forget(ctx, j.Name, verifyPrefix, dirtyPrefix, failedPrefix, itemPrefix); err != nil {
+				return err
+			}
+			_, err := m.store.move(ctx, j.Name, Cancelled, func(j *Job) { j.Backfill = Backfill{} }, Cancelling)
 			return err
 		}
 		return s, nil
@@ -215,6 +222,10 @@ func (m *Manager) Detach(ctx context.Context, r Request, told func(string)) (Res
 					return err
 				}
 				if err := m.takeBack(ctx, j, false, told); err != nil {
+					return err
+				}
+				// What was found out about the former new side says nothing of the next.
+				if err := m.store.forget(ctx, j.Name, verifyPrefix, dirtyPrefix, failedPrefix, itemPrefix); err != nil {
 					return err
 				}
 				if _, err := m.store.move(ctx, j.Name, Planned, (*Job).again, Detaching); err != nil {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -189,6 +190,7 @@ func (w *world) killAt(n int, after bool, step func(context.Context, *Manager, P
 	k := &killer{next: w.es.Transport(), after: after, left: n, killed: kill}
 	err := w.walk(process, w.manager("first", k), p, step)
 	finished := err == nil
+	synctest.Wait() // its last request has ended
 	if !finished {
 		if err := w.walk(w.Context(), w.m, p, step); err != nil {
 			w.Errorf("killed at %s: %v", k.lastDid, err)

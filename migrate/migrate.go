@@ -121,7 +121,7 @@ func (e *RefusedError) Error() string {
 func (m *Manager) table(ctx context.Context, j *Job) (partition.Stored, error) {
 	t, err := m.Tables.Load(ctx, m.Stream)
 	if err == nil && t.Job != j.Name {
-		err = stuckf("the routing table of stream %s is not that of job %s but of %q", m.Stream, j.Name, t.Job)
+		err = stuckf("look at it with sluice routes show; sluice migrate cancel gives job "+j.Name+" up and leaves the table as it is", "the routing table of stream %s is not that of job %s but of %q", m.Stream, j.Name, t.Job)
 	}
 	return t, err
 }

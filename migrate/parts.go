@@ -81,7 +81,8 @@ type sampled struct {
 }
 
 func verifyID(job string) string      { return "verify:" + job }
-func partID(job string, n int) string { return fmt.Sprintf("verify:%s:%d", job, n) }
+func verifyPrefix(job string) string  { return verifyID(job) + ":" }
+func partID(job string, n int) string { return fmt.Sprintf("%s%d", verifyPrefix(job), n) }
 
 // restart forgets what was read.
 func (p *partSum) restart() {
@@ -275,10 +276,14 @@ func (v *verification) readParts(ctx context.Context, parts []*partSum) error {
 // have left it since.
 func (v *verification) readPart(ctx context.Context, s *scanner, p *partSum, mostSampled int) error {
 	if p.Cursor > p.After {
-		page, err := v.Cluster.SearchShard(ctx, p.Index, p.Shard, s.copies, map[string]any{
-			"size": 0, "track_total_hits": true, "query": map[string]any{"bool": map[string]any{"filter": []any{
-				v.query(nil), map[string]any{"range": map[string]any{"_seq_no": map[string]any{"gt": p.After, "lte": p.Cursor}}},
-			}}},
+		var page elastic.Page
+		err := v.read(ctx, func() (err error) {
+			page, err = v.Cluster.SearchShard(ctx, p.Index, p.Shard, s.copies, map[string]any{
+				"size": 0, "track_total_hits": true, "query": map[string]any{"bool": map[string]any{"filter": []any{
+					v.query(nil), map[string]any{"range": map[string]any{"_seq_no": map[string]any{"gt": p.After, "lte": p.Cursor}}},
+				}}},
+			})
+			return err
 		})
 		if err != nil {
 			return err
@@ -287,12 +292,13 @@ func (v *verification) readPart(ctx context.Context, s *scanner, p *partSum, mos
 			p.restart()
 		}
 	}
+	v.progress(p.To-p.After, p.Cursor-p.After, 0)
 	v.mu.Lock()
 	v.report.Reused += p.Docs
 	v.mu.Unlock()
 	p.saved = time.Now()
 	for p.Cursor < p.To {
-		hits, next, err := s.page(ctx, p.Shard, p.Cursor, p.To)
+		hits, next, err := v.page(ctx, s, p.Shard, p.Cursor, p.To)
 		if err != nil {
 			return err
 		}

@@ -3,6 +3,7 @@ package migrate
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/url"
 
 	"github.com/sluicehq/sluice/elastic"
@@ -33,6 +34,19 @@ func (v *verification) repair(ctx context.Context, bad []*difference) ([]*differ
 			continue
 		}
 		actions, mended = append(actions, action), append(mended, d)
+	}
+	if len(actions) > 0 {
+		// From here on the job's report is of what is there no longer, also where
+		// this run does not come to its end.
+		if _, err := v.store.change(ctx, v.job.Name, func(j *Job) error {
+			if j.Verified == nil || j.Verified.Stale != "" {
+				return errSame
+			}
+			j.Verified.Stale = fmt.Sprintf("%d documents were to be repaired after it", len(actions))
+			return nil
+		}); err != nil {
+			return nil, err
+		}
 	}
 	s := &sender{client: v.Cluster, query: url.Values{"filter_path": {bulk.FilterPath}, "pipeline": {"_none"}}}
 	if _, err := s.send(ctx, actions, 5<<20); err != nil {

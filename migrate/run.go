@@ -106,12 +106,14 @@ func (r *runner) run(ctx context.Context, name string) error {
 	}
 }
 
-// stuck is an error that no repetition helps against.
+// stuck is an error that no repetition helps against, and says what would.
 type stuck struct{ error }
 
 func (s stuck) Unwrap() error { return s.error }
 
-func stuckf(format string, args ...any) error { return stuck{fmt.Errorf(format, args...)} }
+func stuckf(remedy, format string, args ...any) error {
+	return stuck{fmt.Errorf("%w: %s", fmt.Errorf(format, args...), remedy)}
+}
 
 // passing says whether an error of a step may pass by itself: what the cluster
 // or the brokers did not answer, or have no room for now.
@@ -227,7 +229,7 @@ func (r *runner) sweep(ctx context.Context, j *Job) error {
 		return err
 	}
 	if table.Write != partition.W2 {
-		return stuckf("the routing table of stream %s is in %s and a sweep needs W2", r.m.Stream, table.Write)
+		return stuckf("begin anew: sluice migrate detach --job "+j.Name, "the routing table of stream %s is in %s and a sweep needs W2", r.m.Stream, table.Write)
 	}
 	epoch := table.Epoch
 	if mutantUnfencedPurge {
@@ -310,7 +312,7 @@ func (r *runner) purge(ctx context.Context, index string) error {
 		}
 		for i, end := range ends {
 			if end.ending == failed {
-				return stuckf("a tombstone in %s cannot be deleted: %d %s (document %q)", index, end.status, end.kind, page.Hits[i].ID)
+				return stuckf("delete it by hand at its version, or begin anew with sluice migrate detach", "a tombstone in %s cannot be deleted: %d %s (document %q)", index, end.status, end.kind, page.Hits[i].ID)
 			}
 		}
 	}

@@ -65,7 +65,7 @@ func (g *gate) wake() {
 	g.mu.changed = make(chan struct{})
 }
 
-// gauges collect what the copy itself sees of the cluster.
+// gauges collect what the work itself sees of the cluster.
 type gauges struct {
 	mu struct {
 		sync.Mutex
@@ -82,6 +82,13 @@ func (g *gauges) bulk(took time.Duration, rejected int) {
 	defer g.mu.Unlock()
 	g.mu.bulks = append(g.mu.bulks, took)
 	g.mu.rejected += rejected
+}
+
+// rejected tells of a search that the server had no room for.
+func (g *gauges) rejected() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.mu.rejected++
 }
 
 func (g *gauges) search(took time.Duration) {
@@ -123,8 +130,8 @@ func p95(times []time.Duration) time.Duration {
 // copy when the job has left the state.
 func (c *copyRun) throttle(ctx context.Context, stop context.CancelCauseFunc) {
 	var t Throttle
-	var last Signals
-	var asked, checked time.Time
+	w := watch{m: c.m}
+	var checked time.Time
 	counted, since := int64(0), time.Now()
 	for {
 		now := time.Now()
@@ -146,24 +153,7 @@ func (c *copyRun) throttle(ctx context.Context, stop context.CancelCauseFunc) {
 		default:
 			s.Paused = job.Paused
 		}
-		// The nodes are asked less often: they answer with a lot.
-		if now.Sub(asked) >= 5*c.m.Poll {
-			asked = now
-			c.m.ask(ctx, job, &last)
-		}
-		s.Queue, s.Pressure, s.Disk, s.Flood, s.Red = last.Queue, last.Pressure, last.Disk, last.Flood, last.Red
-		if s.Unknown == "" {
-			s.Unknown = last.Unknown
-		}
-		over, lag, err := c.m.Group.Behind(ctx, job.Throttle.Lag)
-		if s.LagOver, s.Lag = over, lag; err != nil && s.Unknown == "" {
-			s.Unknown = "live lag: " + err.Error()
-		}
-		if job.Throttle.Probe != "" {
-			if err := c.m.probe(ctx, job.Throttle.Probe); err != nil {
-				s.Probe = err.Error()
-			}
-		}
+		w.look(ctx, job, &s)
 		if now.Sub(checked) >= checkEvery {
 			checked = now
 			if err := c.m.followMapping(ctx, job); err != nil {
@@ -192,6 +182,35 @@ func (c *copyRun) throttle(ctx context.Context, stop context.CancelCauseFunc) {
 		}
 		if sleep(ctx, c.m.Poll) != nil {
 			return
+		}
+	}
+}
+
+// watch looks at the signals that do not come from the work itself.
+type watch struct {
+	m     *Manager
+	last  Signals // of the cluster
+	asked time.Time
+}
+
+// look adds them to s.
+func (w *watch) look(ctx context.Context, job *Job, s *Signals) {
+	// The nodes are asked less often: they answer with a lot.
+	if now := time.Now(); now.Sub(w.asked) >= 5*w.m.Poll {
+		w.asked = now
+		w.m.ask(ctx, job, &w.last)
+	}
+	s.Queue, s.Pressure, s.Disk, s.Flood, s.Red = w.last.Queue, w.last.Pressure, w.last.Disk, w.last.Flood, w.last.Red
+	if s.Unknown == "" {
+		s.Unknown = w.last.Unknown
+	}
+	over, lag, err := w.m.Group.Behind(ctx, job.Throttle.Lag)
+	if s.LagOver, s.Lag = over, lag; err != nil && s.Unknown == "" {
+		s.Unknown = "live lag: " + err.Error()
+	}
+	if job.Throttle.Probe != "" {
+		if err := w.m.probe(ctx, job.Throttle.Probe); err != nil {
+			s.Probe = err.Error()
 		}
 	}
 }

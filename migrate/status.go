@@ -26,7 +26,10 @@ type Status struct {
 	Mode     partition.Mode `json:"write"`
 	Read     partition.Read `json:"read"`
 	Dirty    int            `json:"dirty"`
-	Next     string         `json:"next"` // the command that leads on
+	// Verifying is a verification that is under way; nil: none is known. Progress
+	// is then its.
+	Verifying *Verifying `json:"verifying,omitempty"`
+	Next      string     `json:"next"` // the command that leads on
 }
 
 // Jobs lists the names of all jobs that are recorded.
@@ -47,6 +50,15 @@ func (m *Manager) Status(ctx context.Context, name string) (*Status, error) {
 		}
 	case !errors.Is(err, elastic.ErrNotFound):
 		return nil, err
+	}
+	if j.State == Synced || j.State == Cutover {
+		v := new(Verifying)
+		switch _, _, err := m.Control.Get(ctx, verifyingID(name), v); {
+		case err == nil && time.Since(v.At) < verifyingFor:
+			s.Verifying, s.Progress = v, v.Progress
+		case err != nil && !errors.Is(err, elastic.ErrNotFound):
+			return nil, err
+		}
 	}
 	items, err := m.store.items(ctx, j)
 	if err != nil {
@@ -156,6 +168,12 @@ func (s *Status) Line() string {
 		b.WriteString(" verify clean")
 	default:
 		b.WriteString(" verify differs")
+	}
+	if v := s.Verifying; v != nil {
+		fmt.Fprintf(&b, " verifying %.1f%% %s/s conc %d/%d", 100*v.share(), amount(s.Progress.Rate), s.Progress.Concurrency, s.Progress.Max)
+		if s.Progress.Reason != "" {
+			fmt.Fprintf(&b, " throttled: %s", s.Progress.Reason)
+		}
 	}
 	if s.Read.AnyNew() {
 		fmt.Fprintf(&b, " cut %.4g%%", float64(s.Read.Percent)/100)

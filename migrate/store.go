@@ -22,7 +22,8 @@ var ErrNoJob = errors.New("no such job (sluice migrate status lists them)")
 type store struct{ control *elastic.Control }
 
 func jobID(name string) string              { return "job:" + name }
-func itemID(job string, n int) string       { return "item:" + job + ":" + strconv.Itoa(n) }
+func itemPrefix(job string) string          { return "item:" + job + ":" }
+func itemID(job string, n int) string       { return itemPrefix(job) + strconv.Itoa(n) }
 func leaseID(job string) string             { return "lease:" + job }
 func eventID(job string, seq int) string    { return "event:" + job + ":" + strconv.Itoa(seq) }
 func dirtyPrefix(job string) string         { return "dirty:" + job + ":" }
@@ -95,7 +96,7 @@ type MovedError struct {
 }
 
 func (e *MovedError) Error() string {
-	return fmt.Sprintf("job %s is %s by now, not %v: somebody else has moved it", e.Job, e.Have, e.Want)
+	return fmt.Sprintf("job %s is %s by now, not %v: somebody else has moved it: look with sluice migrate status --job %s", e.Job, e.Have, e.Want, e.Job)
 }
 
 // move changes a job's state, from one of these.
@@ -181,6 +182,35 @@ func (s store) dirty(ctx context.Context, job string) ([]string, error) {
 		ids[i] = strings.TrimPrefix(id, dirtyPrefix(job))
 	}
 	return ids, err
+}
+
+// forget deletes the documents of a job whose ids have these beginnings, and
+// what leads to a verification. What another process
+// deletes or changes meanwhile is left to it.
+func (s store) forget(ctx context.Context, job string, prefixes ...func(job string) string) error {
+	ids, err := s.control.List(ctx, "", true)
+	if err != nil {
+		return err
+	}
+	ids = slices.DeleteFunc(ids, func(id string) bool {
+		return id != verifyID(job) && id != verifyingID(job) && !slices.ContainsFunc(prefixes, func(of func(string) string) bool { return strings.HasPrefix(id, of(job)) })
+	})
+	for page := range slices.Chunk(ids, 100) {
+		docs, err := s.control.GetVersions(ctx, page)
+		if err != nil {
+			return err
+		}
+		for i, doc := range docs {
+			if !doc.Found {
+				continue
+			}
+			err := s.control.Delete(ctx, page[i], doc.SeqNo, doc.PrimaryTerm)
+			if err != nil && !errors.Is(err, elastic.ErrConflict) && !errors.Is(err, elastic.ErrNotFound) {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // record appends to a job's audit log.

@@ -66,14 +66,18 @@ func (s *step) needs(j *Job, states ...State) bool {
 func (j *Job) next() string {
 	verb := map[State]string{
 		Planned: "create --plan FILE", Created: "dual-write", Dual: "backfill", Backfilling: "backfill", Draining: "backfill", Sweeping: "backfill",
-		Synced: "verify, then cutover", Cutover: "cutover or rollback", Completed: "drop --confirm " + j.Source,
+		Synced: "cutover --next", Cutover: "cutover --next", Completed: "drop --confirm " + j.Source,
 		Cancelling: "cancel", Detaching: "detach",
 	}[j.State]
-	if j.State == Planned && j.Round > 1 {
+	switch {
+	case j.State == Planned && j.Round > 1:
 		verb = "detach"
-	}
-	if verb == "" {
-		return "it has come to its end: plan another one"
+	case j.State == Synced && j.Verified == nil:
+		verb = "verify"
+	case j.State == Cutover && j.FullAt != nil:
+		verb = "complete"
+	case verb == "":
+		return "it has come to its end: plan another one (sluice migrate plan)"
 	}
 	return "sluice migrate " + verb + " --job " + j.Name
 }
@@ -292,7 +296,7 @@ func size(bytes int64) string {
 
 // Pause stops the copy at the end of the pages under way. It has no time limit.
 func (m *Manager) Pause(ctx context.Context, r Request) (Result, error) {
-	return m.flag(ctx, r, "pause", func(j *Job) error {
+	return m.flag(ctx, r, "pause", nil, func(j *Job) error {
 		why := "by " + r.Actor
 		if r.Reason != "" {
 			why += ": " + r.Reason
@@ -305,16 +309,11 @@ func (m *Manager) Pause(ctx context.Context, r Request) (Result, error) {
 // Resume ends a pause. With applyMapping changes of the source's mapping are
 // made on the new indices too, from now on.
 func (m *Manager) Resume(ctx context.Context, r Request, applyMapping bool) (Result, error) {
-	if applyMapping && !r.DryRun {
-		job, err := m.store.load(ctx, r.Job)
-		if err != nil {
-			return Result{}, err
-		}
-		if err := m.applyMapping(ctx, job); err != nil {
-			return Result{}, err
-		}
+	var before func(context.Context, *Job) error
+	if applyMapping {
+		before = m.applyMapping
 	}
-	return m.flag(ctx, r, "resume", func(j *Job) error {
+	return m.flag(ctx, r, "resume", before, func(j *Job) error {
 		j.Paused, j.ApplyMapping = "", j.ApplyMapping || applyMapping
 		return nil
 	})
@@ -322,7 +321,7 @@ func (m *Manager) Resume(ctx context.Context, r Request, applyMapping bool) (Res
 
 // SetLimits changes limits of the throttle, by name.
 func (m *Manager) SetLimits(ctx context.Context, r Request, set map[string]string) (Result, error) {
-	return m.flag(ctx, r, "throttle", func(j *Job) error {
+	return m.flag(ctx, r, "throttle", nil, func(j *Job) error {
 		for name, value := range set {
 			if err := j.Throttle.Set(name, value); err != nil {
 				return err
@@ -332,8 +331,9 @@ func (m *Manager) SetLimits(ctx context.Context, r Request, set map[string]strin
 	})
 }
 
-// flag changes something of a job that its state does not hang on.
-func (m *Manager) flag(ctx context.Context, r Request, verb string, edit func(*Job) error) (Result, error) {
+// flag changes something of a job that its state does not hang on, after what is
+// to be done before (nil: nothing).
+func (m *Manager) flag(ctx context.Context, r Request, verb string, before func(context.Context, *Job) error, edit func(*Job) error) (Result, error) {
 	return m.do(ctx, r, verb, func(_ context.Context, j *Job) (*step, error) {
 		s := &step{}
 		if j.Over() {
@@ -346,6 +346,11 @@ func (m *Manager) flag(ctx context.Context, r Request, verb string, edit func(*J
 		}
 		s.does("job %s: %s %s", j.Name, verb, r.Args)
 		s.act = func(ctx context.Context) error {
+			if before != nil {
+				if err := before(ctx, j); err != nil {
+					return err
+				}
+			}
 			_, err := m.store.change(ctx, j.Name, edit)
 			return err
 		}

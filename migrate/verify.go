@@ -164,9 +164,16 @@ type verification struct {
 	dirty  []mark // customers that have a dirty mark as it was at the beginning
 
 	sample map[string]place // by id
+	gate   *gate            // that every request for documents passes
+	seen   *gauges
 
-	mu        sync.Mutex
-	customers map[string]bool // that were met
+	telling sync.Mutex // one at a time
+
+	mu          sync.Mutex
+	customers   map[string]bool // that were met
+	total, done int64           // sequence numbers to be read, and read
+	docs        int64           // that were read
+	trouble     string          // the last error that is tried again
 }
 
 type mark struct {
@@ -179,11 +186,13 @@ type place struct{ customer, index, id, routing string }
 
 func (v *verification) tell(format string, args ...any) {
 	if v.told != nil {
+		v.telling.Lock()
+		defer v.telling.Unlock()
 		v.told(fmt.Sprintf(format, args...))
 	}
 }
 
-func (v *verification) run(ctx context.Context) (*Report, error) {
+func (v *verification) compare(ctx context.Context) (*Report, error) {
 	table, err := v.Manager.table(ctx, v.job)
 	if err != nil {
 		return nil, err
@@ -391,7 +400,12 @@ func (v *verification) named(ctx context.Context, groups map[int]bool) (customer
 func (v *verification) counts(ctx context.Context, index string) (map[string]int64, error) {
 	all := map[string]int64{}
 	for after := ""; ; {
-		counts, next, err := v.Cluster.Terms(ctx, index, v.field, after, v.query(nil))
+		var counts map[string]int64
+		var next string
+		err := v.read(ctx, func() (err error) {
+			counts, next, err = v.Cluster.Terms(ctx, index, v.field, after, v.query(nil))
+			return err
+		})
 		if err != nil {
 			return nil, err
 		}
@@ -516,7 +530,7 @@ func (v *verification) beside(ctx context.Context, hand func(ctx context.Context
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	var workers sync.WaitGroup
-	for range 4 {
+	for range readers {
 		workers.Go(func() {
 			for job := range work {
 				if err := job(); err != nil {
@@ -549,9 +563,10 @@ func (v *verification) parts(ctx context.Context, indices []string, source, quer
 			continue
 		}
 		for shard, end := range stats.MaxSeqNo {
+			v.progress(end+1, 0, 0)
 			read := func() error {
 				for cursor := int64(-1); cursor < end; {
-					hits, next, err := s.page(ctx, shard, cursor, end)
+					hits, next, err := v.page(ctx, s, shard, cursor, end)
 					if err != nil {
 						return err
 					}
@@ -578,7 +593,12 @@ func (v *verification) readPIT(ctx context.Context, s *scanner, visited func(int
 		return err
 	}
 	for after := ""; ; {
-		hits, next, err := s.slice(ctx, pit, 0, 1, after)
+		var hits []elastic.Hit
+		var next string
+		err := v.read(ctx, func() (err error) {
+			hits, next, err = s.slice(ctx, pit, 0, 1, after)
+			return err
+		})
 		if err != nil || next == "" {
 			return err
 		}
@@ -689,7 +709,11 @@ func (v *verification) look(ctx context.Context, differences []*difference) ([]s
 		for _, d := range page {
 			ids = append(ids, elastic.DocID{Index: v.job.Source, ID: d.id, Routing: d.routing}, elastic.DocID{Index: d.index, ID: d.id, Routing: d.routing})
 		}
-		docs, err := v.Cluster.GetMany(ctx, ids)
+		var docs []elastic.Doc
+		err := v.read(ctx, func() (err error) {
+			docs, err = v.Cluster.GetMany(ctx, ids)
+			return err
+		})
 		if err != nil {
 			return nil, err
 		}

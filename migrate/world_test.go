@@ -167,6 +167,11 @@ func (w *world) refused(err error, say string) {
 	if !errors.As(err, &refused) || !strings.Contains(err.Error(), say) {
 		w.Fatalf("want a refusal that says %q, got: %v", say, err)
 	}
+	for _, r := range refused.Refusals {
+		if r.Remedy == "" {
+			w.Errorf("no remedy is named: %s", r.Why)
+		}
+	}
 	events, err := w.m.Events(w.Context(), jobName, 1)
 	w.check(err)
 	if len(events) == 0 || !strings.Contains(events[len(events)-1].Result, say) {

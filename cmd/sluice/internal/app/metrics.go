@@ -26,11 +26,11 @@ var (
 	descMigrationDocuments = prometheus.NewDesc("sluice_migration_documents",
 		"Documents that a migration's backfill has copied, by outcome: written, superseded (something newer was there) or failed.", []string{"migration", "outcome"}, nil)
 	descMigrationRate = prometheus.NewDesc("sluice_migration_documents_per_second",
-		"Documents that a migration's backfill copies in a second.", []string{"migration"}, nil)
+		"Documents that a migration's backfill copies in a second, or its verification reads.", []string{"migration"}, nil)
 	descMigrationItems = prometheus.NewDesc("sluice_migration_items_left",
 		"Work items of a migration's backfill that are not done.", []string{"migration"}, nil)
 	descMigrationThrottled = prometheus.NewDesc("sluice_migration_throttled",
-		"1 while a migration's backfill is throttled, by the kind of reason; /v1/jobs says more.", []string{"migration", "reason"}, nil)
+		"1 while a migration's backfill or verification is throttled, by the kind of reason; /v1/jobs says more.", []string{"migration", "reason"}, nil)
 	descMigrationPaused = prometheus.NewDesc("sluice_migration_paused",
 		"1 while a migration is paused, else 0; /v1/jobs says why.", []string{"migration"}, nil)
 	descMigrationLaggards = prometheus.NewDesc("sluice_migration_fence_laggards",

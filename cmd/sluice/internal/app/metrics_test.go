@@ -249,7 +249,7 @@ func TestJobMetrics(t *testing.T) {
 sluice_migration_documents{migration="j7",outcome="failed"} 3
 sluice_migration_documents{migration="j7",outcome="superseded"} 20
 sluice_migration_documents{migration="j7",outcome="written"} 70
-# HELP sluice_migration_documents_per_second Documents that a migration's backfill copies in a second.
+# HELP sluice_migration_documents_per_second Documents that a migration's backfill copies in a second, or its verification reads.
 # TYPE sluice_migration_documents_per_second gauge
 sluice_migration_documents_per_second{migration="j7"} 1500
 # HELP sluice_migration_fence_laggards Source partitions that the fence of a migration waits for; none where the process does not know.
@@ -267,7 +267,7 @@ sluice_migration_progress_ratio{migration="j7"} 1
 # HELP sluice_migration_state 1 for the state that a migration is in.
 # TYPE sluice_migration_state gauge
 sluice_migration_state{migration="j7",state="BACKFILLING"} 1
-# HELP sluice_migration_throttled 1 while a migration's backfill is throttled, by the kind of reason; /v1/jobs says more.
+# HELP sluice_migration_throttled 1 while a migration's backfill or verification is throttled, by the kind of reason; /v1/jobs says more.
 # TYPE sluice_migration_throttled gauge
 sluice_migration_throttled{migration="j7",reason="lag"} 1
 # HELP sluice_migration_verified_timestamp_seconds When the last verification of a migration began, in Unix time.
