@@ -283,10 +283,35 @@ func containerFile(path, text string) testcontainers.ContainerFile {
 	return testcontainers.ContainerFile{Reader: strings.NewReader(text), ContainerFilePath: path, FileMode: 0o644}
 }
 
-// unique gives a name for a topic, an index or a group that no other test has.
+// unique gives a name for a topic, an index or a group that no other test has,
+// nor this one when it ran before (-count).
 func unique(t *testing.T, prefix string) string {
 	t.Helper()
-	return prefix + "-" + strings.ToLower(strings.NewReplacer("/", "-", "_", "-").Replace(t.Name()))
+	name := prefix + "-" + strings.ToLower(strings.NewReplacer("/", "-", "_", "-").Replace(t.Name()))
+	if n := repetition(t); n > 0 {
+		name += "-" + strconv.Itoa(n)
+	}
+	return name
+}
+
+// repetitions are which one of its runs each test is, and the runs of a name.
+var repetitions = struct {
+	sync.Mutex
+	of   map[*testing.T]int
+	runs map[string]int
+}{of: map[*testing.T]int{}, runs: map[string]int{}}
+
+// repetition says how often a test of this name ran before.
+func repetition(t *testing.T) int {
+	repetitions.Lock()
+	defer repetitions.Unlock()
+	n, known := repetitions.of[t]
+	if !known {
+		n = repetitions.runs[t.Name()]
+		repetitions.of[t] = n
+		repetitions.runs[t.Name()]++
+	}
+	return n
 }
 
 // cached opens a data file that make test-integration has fetched, and skips
