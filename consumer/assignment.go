@@ -423,7 +423,7 @@ func (a *assignment) writeLetter(seq uint64, letter *deadletter.Letter) {
 			return
 		}
 		switch {
-		case err == nil:
+		case err == nil || mutantGivenUp && errors.Is(err, deadletter.ErrClosed):
 			a.settle(outDeadLettered, seq)
 		case errors.Is(err, deadletter.ErrOversize):
 			letter.Type = "dead_letter_oversize"

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"sync"
 	"time"
@@ -240,6 +241,9 @@ func (d *dispatcher) records(ctx context.Context, a *assignment, recs []*kgo.Rec
 		}
 		if needs && r.Offset >= a.genUntil {
 			a.gen, a.genUntil = a.topic.generationOf(a.id, r.Offset)
+			if mutantBorder && a.genUntil < math.MaxInt64 {
+				a.genUntil++
+			}
 		}
 		if !d.record(ctx, a, r, seq) {
 			a.undeliver(seq)

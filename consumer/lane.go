@@ -601,7 +601,7 @@ func (l *lane) collect(ctx context.Context, cursor, window int64) (records []dea
 // that is blocked must not hold them all up.
 func (l *lane) close(ctx context.Context, cursor int64, w Writer) bool {
 	l.mu.Lock()
-	if cursor < l.tail || len(l.pending)+l.wire > 0 || l.stopped {
+	if cursor < l.tail || len(l.pending) > 0 || l.wire > 0 && !mutantDrained || l.stopped {
 		l.mu.Unlock()
 		return false
 	}

@@ -25,4 +25,11 @@ const (
 	mutantStale = false
 	// A record that one side rejects ends before its customer is marked dirty.
 	mutantUnmarked = false
+	// The first record at a generation's start is taken for one of the generation
+	// before.
+	mutantBorder = false
+	// A letter that the end of the process cuts off counts as written.
+	mutantGivenUp = false
+	// A lane closes while records of it are on their way to the parked topic.
+	mutantDrained = false
 )

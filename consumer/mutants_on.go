@@ -17,6 +17,9 @@ var (
 	mutantRush     = planted("adopt-without-draining")
 	mutantStale    = planted("start-below-committed-epoch")
 	mutantUnmarked = planted("dirty-mark-not-awaited")
+	mutantBorder   = planted("next-generation-is-late")
+	mutantGivenUp  = planted("letter-given-up-counts")
+	mutantDrained  = planted("lane-closes-early")
 )
 
 func planted(name string) bool { return os.Getenv("SLUICE_MUTANT") == name }

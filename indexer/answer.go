@@ -383,7 +383,7 @@ func lastWritten(sent []ref, failures []failure, verdicts []itemVerdict) map[lat
 	for i, f := range sent {
 		ignored := false
 		if len(failures) > 0 && failures[0].i == i {
-			ignored = verdicts[0].outcome == Ignored
+			ignored = verdicts[0].outcome == Ignored && !mutantDropped
 			failures, verdicts = failures[1:], verdicts[1:]
 		}
 		if e := f.entry(); e.done && e.ordered && !ignored {

@@ -29,4 +29,6 @@ const (
 	mutantHurry = false
 	// A probe that is refused ends the hold.
 	mutantProbe = false
+	// An action that a pipeline dropped makes an earlier one on its id stale.
+	mutantDropped = false
 )

@@ -18,6 +18,7 @@ var (
 	mutantNewer     = planted("later-is-newer")
 	mutantHurry     = planted("retry-after-ignored")
 	mutantProbe     = planted("refused-probe-frees")
+	mutantDropped   = planted("dropped-is-newer")
 )
 
 func planted(name string) bool { return os.Getenv("SLUICE_MUTANT") == name }

@@ -13,4 +13,6 @@ const (
 	mutantGrow = false
 	// A record is handled when the first of its targets is done with it.
 	mutantFirst = false
+	// Of a record that is taken back one target alone is waited for no longer.
+	mutantBack = false
 )

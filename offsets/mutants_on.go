@@ -10,6 +10,7 @@ var (
 	mutantHole    = planted("hole-stalls")
 	mutantGrow    = planted("given-up-is-forgotten")
 	mutantFirst   = planted("first-target-settles")
+	mutantBack    = planted("taken-back-by-half")
 )
 
 func planted(name string) bool { return os.Getenv("SLUICE_MUTANT") == name }

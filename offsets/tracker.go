@@ -150,6 +150,9 @@ func (t *Tracker) Undeliver(seq uint64) int {
 			panic(fmt.Sprintf("offsets: record %d taken back after it was settled", s))
 		}
 		t.targets -= int(t.states[j])
+		if mutantBack {
+			t.targets += int(t.states[j]) - 1
+		}
 	}
 	n := int(t.tail - seq)
 	t.position = t.offsets[i]

@@ -40,10 +40,10 @@ var (
 	generation = suite{room: "generation"}
 	document   = suite{room: "document"}
 	partition  = suite{room: "partition", run: "Cache|Purge|Watcher|Change|S38"}
-	consumer   = suite{room: "consumer", run: "Revoke|Metrics|Shutdown|MetaRoundTrip"}
+	consumer   = suite{room: "consumer", run: "Revoke|Metrics|Shutdown|MetaRoundTrip|GenerationOf|LetterNot"}
 	deadletter = suite{room: "deadletter", run: "Oversize|Recreated"}
 	parking    = suite{room: "deadletter", run: "Parking|Void"}
-	parks      = suite{room: "consumer", run: "Park"}
+	parks      = suite{room: "consumer", run: "Park|LaneIsNot"}
 	routing    = suite{room: "consumer", run: "AdoptLeaves|S11|Twins|DirtyMark"}
 	indexer    = suite{room: "indexer"}
 	migrate    = suite{room: "migrate", run: "TestS([1-39]|4[0-3])|Fences"}
@@ -87,16 +87,21 @@ var mutants = []mutant{
 	{"gate-ignored", indexer, ""},
 	{"read-before-state", parks, ""},
 	{"void-replayed", parking, ""},
+	{"lane-closes-early", parks, ""},
 	{"later-is-newer", indexer, ""},
 	{"retry-after-ignored", indexer, ""},
 	{"refused-probe-frees", indexer, ""},
+	{"dropped-is-newer", indexer, ""},
 	{"given-up-is-forgotten", offsets, ""},
+	{"taken-back-by-half", offsets, ""},
 	{"generation-starts-late", generation, ""},
+	{"next-generation-is-late", consumer, ""},
 	{"raise-without-reset", generation, ""},
 	{"first-header-wins", document, ""},
 	{"hashed-id-is-chosen", document, ""},
 	{"part-is-letter", deadletter, ""},
 	{"letter-of-another-topic", deadletter, ""},
+	{"letter-given-up-counts", consumer, ""},
 	{"null-becomes-empty", consumer, ""},
 	{"cache-never-purged", partition, ""},
 	{"table-goes-back", partition, ""},
