@@ -33,6 +33,14 @@ func (m *Manager) Complete(ctx context.Context, r Request, minBake, keep time.Du
 			case j.Verified == nil || j.Verified.Stale != "" || len(j.Verified.Bad) > 0 || j.Verified.At.Before(*j.FullAt):
 				s.refuse("sluice migrate verify --job "+j.Name, "no clean verification since all customers are cut over")
 			}
+			// What one side has refused since is on the other only.
+			dirty, err := m.store.dirty(ctx, j.Name)
+			if err != nil {
+				return nil, err
+			}
+			if len(dirty) > 0 {
+				s.refuse("sluice migrate verify --repair --customer "+dirty[0]+" --job "+j.Name, "one side has refused records of %s", shorten(dirty))
+			}
 			if !r.Yes {
 				s.refuse("repeat with --yes", "there is no way back by a flag from here: %s will miss records", j.Source)
 			}

@@ -232,6 +232,19 @@ func (m *Manager) Backfill(ctx context.Context, r Request, waive []string, told 
 	})
 }
 
+// Run is Backfill that waits for the fence by itself.
+func (m *Manager) Run(ctx context.Context, r Request, told func(string)) (Result, error) {
+	return m.do(ctx, r, "run", func(_ context.Context, j *Job) (*step, error) {
+		s := &step{}
+		if !s.needs(j, Dual, Backfilling, Draining, Sweeping) {
+			return s, nil
+		}
+		s.does("wait for the fence, copy what %s holds from before it into %d indices, then drain and sweep", j.Source, len(j.Targets))
+		s.act = func(ctx context.Context) error { return m.Work(ctx, j.Name, told) }
+		return s, nil
+	})
+}
+
 // checkRoom refuses a copy that the cluster has no room or no health for.
 func (m *Manager) checkRoom(ctx context.Context, s *step, j *Job) error {
 	health, err := m.Cluster.Health(ctx, append(j.indices(), j.Source)...)

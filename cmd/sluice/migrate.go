@@ -468,7 +468,19 @@ func (m *migration) run(ctx context.Context) (migrate.Result, error) {
 		if result, err := m.DualWrite(ctx, m.flags.request()); err != nil || m.flags.dryRun {
 			return result, err
 		}
+		status.State = migrate.Dual
 	}
+	if status.State != migrate.Synced && status.State != migrate.Cutover {
+		if result, err := m.copyAll(ctx); err != nil || m.flags.dryRun {
+			return result, err
+		}
+	}
+	_, result, err := m.Verify(ctx, m.flags.request(), migrate.Check{Level: migrate.L2}, m.tell)
+	return result, err
+}
+
+// copyAll works on the job up to SYNCED and shows its status line meanwhile.
+func (m *migration) copyAll(ctx context.Context) (migrate.Result, error) {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
 	done := make(chan struct{})
@@ -486,13 +498,9 @@ func (m *migration) run(ctx context.Context) (migrate.Result, error) {
 			}
 		}
 	}()
-	err = m.Work(ctx, m.flags.job, nil)
+	result, err := m.Run(ctx, m.flags.request(), nil)
 	close(done)
 	<-shown
-	if err != nil {
-		return migrate.Result{}, err
-	}
-	_, result, err := m.Verify(ctx, m.flags.request(), migrate.Check{Level: migrate.L2}, m.tell)
 	return result, err
 }
 
