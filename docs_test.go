@@ -131,6 +131,33 @@ func TestEveryPageIsReached(t *testing.T) {
 	}
 }
 
+// A page that names the tests of what it says names tests that are there.
+func TestNamedTestsAreThere(t *testing.T) {
+	var tests strings.Builder
+	err := filepath.WalkDir(".", func(path string, _ os.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		for _, line := range regexp.MustCompile(`(?m)^func Test\w+\(`).FindAllString(string(text), -1) {
+			tests.WriteString(line + "\n")
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := regexp.MustCompile("`(Test[^`]*)`").FindAllStringSubmatch(readPages(t)["docs/security.md"].whole, -1)
+	if len(named) < 20 {
+		t.Errorf("docs/security.md names %d tests: it is not read as it is written", len(named))
+	}
+	for _, name := range named {
+		if !strings.Contains(tests.String(), "func "+name[1]+"(") {
+			t.Errorf("docs/security.md: there is no %s", name[1])
+		}
+	}
+}
+
 var (
 	// Hosts that a reader can know: names for examples, this machine, private
 	// addresses, services of the examples, and public sites.

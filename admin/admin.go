@@ -173,6 +173,7 @@ type Server struct {
 	loopback bool
 	listener net.Listener
 	http     *http.Server
+	doors    *doors
 	served   chan struct{} // closed when the serving goroutine has ended
 
 	live    live
@@ -222,6 +223,7 @@ func Listen(cfg Config, opts Options) (*Server, error) {
 	s := &Server{
 		cfg: cfg, process: opts.Process, jobs: opts.Jobs, log: opts.Log,
 		loopback: isLoopback(host), listener: listener, served: make(chan struct{}),
+		doors: &doors{most: maxConnections, open: map[net.Conn]http.ConnState{}},
 	}
 	// A name counts as loopback by its spelling; what it resolved to decides.
 	if tcp, ok := listener.Addr().(*net.TCPAddr); s.loopback && (!ok || !tcp.IP.IsLoopback()) {
@@ -241,6 +243,7 @@ func Listen(cfg Config, opts Options) (*Server, error) {
 		WriteTimeout:      writeTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeader,
+		ConnState:         s.doors.changed,
 		ErrorLog:          log.New(debugWriter{opts.Log}, "", 0),
 	}
 	s.http.RegisterOnShutdown(closed) // long polls do not hold the end up
