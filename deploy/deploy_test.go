@@ -39,6 +39,21 @@ var update = flag.Bool("update", false, "writes testdata/*.golden.yaml anew")
 // render returns the documents that the chart makes of values, in a fixed
 // order, or what Helm would say instead.
 func render(values string) ([][]byte, error) {
+	files, err := renderFiles(values)
+	if err != nil {
+		return nil, err
+	}
+	var documents [][]byte
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		if strings.HasSuffix(name, ".yaml") {
+			documents = append(documents, split([]byte(files[name]))...)
+		}
+	}
+	return documents, nil
+}
+
+// renderFiles returns all that the chart renders, by the file it stands in.
+func renderFiles(values string) (map[string]string, error) {
 	chart, err := loader.Load("helm/sluice")
 	if err != nil {
 		return nil, err
@@ -52,17 +67,7 @@ func render(values string) ([][]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	files, err := engine.Render(chart, all)
-	if err != nil {
-		return nil, err
-	}
-	var documents [][]byte
-	for _, name := range slices.Sorted(maps.Keys(files)) {
-		if strings.HasSuffix(name, ".yaml") {
-			documents = append(documents, split([]byte(files[name]))...)
-		}
-	}
-	return documents, nil
+	return engine.Render(chart, all)
 }
 
 func split(file []byte) (documents [][]byte) {
@@ -401,7 +406,8 @@ func TestChartGrace(t *testing.T) {
 	}
 }
 
-// With a certificate of the admin port, probes and Prometheus speak TLS to it.
+// With a certificate of the admin port, probes and Prometheus speak TLS to it, and
+// so do the commands that the chart prints.
 func TestChartAdminTLS(t *testing.T) {
 	for values, tls := range map[string]bool{
 		"serviceMonitor: {enabled: true}": false,
@@ -410,6 +416,14 @@ func TestChartAdminTLS(t *testing.T) {
 		documents, err := render(values)
 		if err != nil {
 			t.Fatal(err)
+		}
+		files, err := renderFiles(values)
+		if err != nil {
+			t.Fatal(err)
+		}
+		notes, want := files["sluice/templates/NOTES.txt"], map[bool]string{false: "http", true: "https"}[tls]
+		if strings.Count(notes, "://") != 2 || strings.Count(notes, want+"://127.0.0.1:9600") != 2 {
+			t.Errorf("with %s the notes say:\n%s", want, notes)
 		}
 		for _, d := range documents {
 			o := parse(t, d)

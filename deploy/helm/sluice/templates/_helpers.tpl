@@ -65,9 +65,14 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- ceil $total | int -}}
 {{- end -}}
 
+{{/* What is spoken on the admin port. */}}
+{{- define "sluice.protocol" -}}
+{{- if dig "admin" "tls" "cert_file" "" .Values.config }}https{{ else }}http{{ end -}}
+{{- end -}}
+
 {{/* What probes say of the admin port, where it has a certificate. */}}
 {{- define "sluice.scheme" -}}
-{{- if dig "admin" "tls" "cert_file" "" .Values.config }}, scheme: HTTPS{{ end -}}
+{{- if eq (include "sluice.protocol" .) "https" }}, scheme: HTTPS{{ end -}}
 {{- end -}}
 
 {{- define "sluice.grace" -}}
