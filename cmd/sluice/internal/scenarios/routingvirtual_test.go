@@ -3,7 +3,9 @@
 package scenarios
 
 import (
+	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -104,6 +106,73 @@ func TestRouting_AdoptsWhateverPartitionsDo(t *testing.T) {
 		}
 		if _, _, found := w.es.Get(control, "dirty:j1:acme"); !found {
 			t.Error("the customer whose sides differ is not marked")
+		}
+	})
+}
+
+// One customer's index, a tenth of the flow, is blocked. Others flow until what
+// waits for it fills its share of memory; then reading pauses, and it is said.
+func TestRouting_OneCustomerBlocked(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newRoutedWorldOf(t, worldOptions{partitions: 4, virtual: true})
+		table := partition.New("events", "legacy")
+		table.Write, table.Legacy = partition.W3, nil
+		partitioned(table, "p", 4)
+		table.Partitions["big"] = partition.Partition{Index: "events-big", State: partition.Active}
+		table.Overrides = map[string]string{"big": "big"}
+		for _, p := range table.Partitions {
+			w.makeIndex(p.Index)
+		}
+		w.begin(table)
+		w.must(http.MethodPut, "/events-big/_settings", `{"index.blocks.write":true}`)
+		filler := strings.Repeat("x", 4<<10)
+		round := func(n int) {
+			var batch []*kgo.Record
+			for i := range 200 {
+				customer := fmt.Sprintf("c%d", i%50)
+				if i%10 == 0 {
+					customer = "big"
+				}
+				batch = append(batch, &kgo.Record{Key: fmt.Appendf(nil, "%s/%d-%d", customer, n, i), Value: fmt.Appendf(nil, `{"filler":%q}`, filler)})
+			}
+			w.send(batch...)
+		}
+		others := func() (n int) {
+			for i := range 4 {
+				n += w.es.Count(fmt.Sprintf("events-p%03d", i))
+			}
+			return n
+		}
+		p := w.start(routedSettings + "\nmemory: {limit: 64MiB, held_share: 4%}\nindexer: {flush_bytes: 256KiB}\n")
+		round(0)
+		p.awaitHold("events-big")
+		for n := 1; n < 10; n++ { // less than the share
+			round(n)
+		}
+		w.await("the others' records", func() error {
+			if n := others(); n != 1800 {
+				return fmt.Errorf("%d of 1800", n)
+			}
+			return nil
+		}, p)
+		rounds := 10
+		w.await("the share to be full, and to be said so", func() error {
+			if strings.Contains(p.log.String(), "held targets fill their share of memory") && p.sum("sluice_partitions_paused") > 0 {
+				return nil
+			}
+			if rounds < 80 {
+				round(rounds)
+				rounds++
+			}
+			return fmt.Errorf("reading goes on after %d rounds: %v partitions are paused, held are %+v", rounds, p.sum("sluice_partitions_paused"), p.App.Health().Held)
+		}, p)
+		if h := p.App.Health(); h.OK() || len(h.Held) != 1 || h.Held[0].Target != "events-big" {
+			t.Errorf("health %+v", h)
+		}
+		w.must(http.MethodPut, "/events-big/_settings", `{"index.blocks.write":null}`)
+		w.awaitDone(p)
+		if n, big := others(), w.es.Count("events-big"); n != rounds*180 || big != rounds*20 {
+			t.Errorf("%d and %d documents, want %d and %d", n, big, rounds*180, rounds*20)
 		}
 	})
 }
