@@ -39,6 +39,8 @@ type parkedWorld struct {
 	shut     chan struct{} // states cannot be read until it is closed; nil: they can
 	down     error         // of reading states
 	refuse   error         // of changing states
+	closing  chan struct{} // closed when a state without lanes comes, which waits then for close; nil: it does not
+	close    chan struct{}
 	id       string        // of the parked topic
 	records  []deadletter.Parked
 	most     int // of a record's value; 0: any
@@ -96,6 +98,13 @@ func (p *parkedWorld) Create(ctx context.Context, id string, doc any) error {
 
 func (p *parkedWorld) Update(_ context.Context, id string, doc any, seqNo, _ int64) error {
 	p.mu.Lock()
+	if closing := p.closing; closing != nil && len(doc.(*deadletter.ParkedState).Lanes) == 0 {
+		p.closing = nil
+		p.mu.Unlock()
+		close(closing)
+		<-p.close
+		p.mu.Lock()
+	}
 	defer p.mu.Unlock()
 	if p.refuse != nil {
 		return p.refuse
@@ -164,6 +173,11 @@ func (p *parkedWorld) Read(_ context.Context, _ int32, from int64) ([]deadletter
 // Add implements Writer for lanes.
 func (p *parkedWorld) Add(_ context.Context, a *indexer.Action) error {
 	src, seq := a.Source, a.Seq
+	if s, ok := src.(*assignment); ok {
+		if l := s.lane(a.Target); l == nil || l.isClosed() {
+			p.w.t.Error("later records pass by before those that came while the lane closed")
+		}
+	}
 	settle := func() {
 		switch s := src.(type) {
 		case *replay:
@@ -344,6 +358,31 @@ func TestParkedStateBlocked(t *testing.T) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.written) != 40 || !slices.IsSorted(p.written) {
+		t.Errorf("written: %v", p.written)
+	}
+}
+
+// What comes while the state is told that the lane is closed passes by, in order,
+// before any later record does.
+func TestParkedWhileTheLaneCloses(t *testing.T) {
+	w := newWorld(t, 1)
+	p := newParkedWorld(w)
+	m := w.start(nil, p.parking())
+	w.parkNew(m, 20)
+	closing := make(chan struct{})
+	p.mu.Lock()
+	p.closing, p.close = closing, make(chan struct{})
+	p.mu.Unlock()
+	p.unblock()
+	<-closing
+	w.produce(0, 10)
+	w.wait("what comes to wait", func() bool { return m.Status().Partitions[0].Parked[0].Waiting == 10 })
+	close(p.close)
+	w.waitAllCommitted()
+	w.wait("the lane to close", func() bool { return len(m.Status().Partitions[0].Parked) == 0 })
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.written) != 30 || !slices.IsSorted(p.written) {
 		t.Errorf("written: %v", p.written)
 	}
 }
