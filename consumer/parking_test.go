@@ -41,7 +41,7 @@ type parkedWorld struct {
 	refuse   error         // of changing states
 	closing  chan struct{} // closed when a state without lanes comes, which waits then for close; nil: it does not
 	close    chan struct{}
-	id       string        // of the parked topic
+	id       string // of the parked topic
 	records  []deadletter.Parked
 	most     int // of a record's value; 0: any
 	open     bool
