@@ -268,6 +268,11 @@ func (m *Manager) takeBack(ctx context.Context, j *Job, forGood bool, told func(
 	if err != nil {
 		return err
 	}
+	// A runner that died in its drain has left a write block, which would hold live
+	// records up until the fence; a late copy does no harm to what is deleted.
+	if err := m.unblock(ctx, j); err != nil {
+		return err
+	}
 	// Live records that are held for one of the new indices are written to the
 	// legacy index only from here on, so the fence passes.
 	epoch := table.Epoch
@@ -300,6 +305,23 @@ func (m *Manager) takeBack(ctx context.Context, j *Job, forGood bool, told func(
 		return nil
 	})
 	return err
+}
+
+// unblock takes the write blocks off the job's indices.
+func (m *Manager) unblock(ctx context.Context, j *Job) error {
+	for _, t := range j.Targets {
+		definitions, err := m.Cluster.Definitions(ctx, t.Index)
+		if err != nil {
+			return err
+		}
+		if definition := definitions[t.Index]; definition.Setting("index.blocks.write") != "true" {
+			continue
+		}
+		if err := m.Cluster.PutSettings(ctx, t.Index, map[string]any{"index.blocks.write": nil}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // deleteTargets deletes the job's indices, and nothing that does not carry its

@@ -219,7 +219,7 @@ func TestKilledOnDetoursOfVerify(t *testing.T) {
 		w.take(detour{"verify", nil, check, check, clean, clean})
 		n, stale, before := 0, 0, ""
 		// On the old side only, and its customer is marked.
-		missing := func(ctx context.Context, m *Manager) error {
+		missing := func(ctx context.Context) error {
 			n++
 			w.call(http.MethodPut, fmt.Sprintf("/%s/_doc/missing%d?version=%d&version_type=external", source, n, epochs+1), `{"customer":"c1","n":1}`)
 			err := w.control.Create(ctx, dirtyID(jobName, "c1"), map[string]string{"side": "new"})
@@ -239,7 +239,7 @@ func TestKilledOnDetoursOfVerify(t *testing.T) {
 			w.check(check(ctx, m))
 			before = w.job().Verified.ID
 			sleepFor(w, time.Second) // or the next would have the same
-			return missing(ctx, m)
+			return missing(ctx)
 		}, repair, func(ctx context.Context, m *Manager) error {
 			if _, there := w.shown(w.job().indices()...)[fmt.Sprintf("missing%d", n)]; there && w.job().Verified.ID == before {
 				_, err := m.Cutover(ctx, request(), Cut{Customers: []string{"c2"}})
