@@ -296,6 +296,29 @@ func TestLetterNotAcknowledged(t *testing.T) {
 	}
 }
 
+// A conflict that waits to be classified gives its memory back where its
+// partition is gone by then.
+func TestConflictOfALostPartition(t *testing.T) {
+	h := &heap{}
+	c, a := benchConsumer(h, nil, rules{version: document.VersionSequence})
+	if _, err := a.enqueue([]*kgo.Record{{Topic: testTopic, Value: []byte("{}")}}); err != nil {
+		t.Fatal(err)
+	}
+	c.dispatcher.batch(t.Context(), a)
+	stored, err := document.Sequence(1, 50)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.Conflict(0, stored, &indexer.Rejection{Version: h.actions[0].Version, Body: []byte("{}")})
+	if c.o.Budget.Used() == 0 {
+		t.Error("a conflict that waits takes no memory")
+	}
+	a.forget()
+	if left := c.settleConflicts(t.Context(), c.conflicts.takeAll()); len(left) > 0 || c.o.Budget.Used() > 0 {
+		t.Errorf("%d conflicts are left, and %d bytes", len(left), c.o.Budget.Used())
+	}
+}
+
 // A log that begins anew below what was read is no record's second delivery.
 func TestLogReset(t *testing.T) {
 	_, a := benchConsumer(&heap{}, nil, rules{version: document.VersionSequence})
