@@ -22,7 +22,7 @@ topics() {
 }
 
 if [ $# = 0 ]; then
-  echo "usage: $0 run|dead-letters|parked|letters|validate|init|reset|migrate ..." >&2
+  echo "usage: $0 run|dead-letters|parked|letters|validate|init|reset|migrate|migrate-topics ..." >&2
   exit 2
 fi
 for part in "$@"; do
@@ -57,6 +57,10 @@ for part in "$@"; do
     init | migrate) # sluice routes init, sluice migrate; run holds it
       topics Describe
       acls --operation Describe --group "${GROUP:?is kafka.group_id}"
+      ;;
+    migrate-topics) # sluice migrate run --source kafka, beside migrate: it reads the topics, in no group
+      topics Read
+      topics DescribeConfigs
       ;;
     *)
       echo "$0: unknown part $part" >&2
