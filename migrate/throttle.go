@@ -162,8 +162,8 @@ const (
 
 // Next returns the state after a look at the signals. It is pure.
 func (t Throttle) Next(now time.Time, s Signals, l Limits) Throttle {
-	if t.BulkBytes == 0 { // the first look: begin low
-		t.Concurrency, t.BulkBytes, t.raised = min(2, l.Concurrency), l.BulkBytes, now
+	if t.BulkBytes == 0 { // the first look: begin with a quarter
+		t.Concurrency, t.BulkBytes, t.raised = (l.Concurrency+3)/4, l.BulkBytes, now
 	}
 	class, why, stop := s.verdict(now, l)
 	t.Class = class

@@ -23,7 +23,7 @@ func TestThrottleNext(t *testing.T) {
 		bulk    int
 		reason  string
 	}{
-		{name: "begins low", from: Throttle{}, want: 2, bulk: full},
+		{name: "begins with a quarter", from: Throttle{}, want: 4, bulk: full},
 		{name: "one up while all is good", from: at(4, full), want: 5, bulk: full},
 		{name: "not above the limit", from: at(16, full), want: 16, bulk: full},
 		{name: "not twice within ten seconds", from: Throttle{Concurrency: 4, BulkBytes: full, raised: noon.Add(-9 * time.Second)}, want: 4, bulk: full},
