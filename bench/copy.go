@@ -114,6 +114,14 @@ type copyOptions struct {
 	live                        int
 }
 
+// nearlyFull are settings of a server: plan keeps to its watermarks, as a job
+// does to its limit, and a nearly full disk of a developer is no reason to copy
+// slowly.
+func nearlyFull() map[string]string {
+	const watermark = "cluster.routing.allocation.disk.watermark."
+	return map[string]string{watermark + "low": "97%", watermark + "high": "98%", watermark + "flood_stage": "99%"}
+}
+
 // copyVenue is a server with the index, a Kafka, and a consumer that has nothing
 // to do unless there is live traffic.
 type copyVenue struct {
@@ -142,11 +150,9 @@ func (o copyOptions) venue(ctx context.Context) (_ *copyVenue, err error) {
 	}
 	switch o.flavour {
 	case "elasticsearch":
-		v.node, err = startElasticsearch(ctx, o.elasticsearch, nil)
+		v.node, err = startElasticsearch(ctx, o.elasticsearch, nearlyFull())
 	case "opensearch":
-		v.node, err = startElasticsearch(ctx, o.opensearch, map[string]string{
-			"OPENSEARCH_JAVA_OPTS": "-Xms1g -Xmx1g", "DISABLE_SECURITY_PLUGIN": "true", "action.auto_create_index": "-*p0*,+*",
-		})
+		v.node, err = startOpenSearch(ctx, o.opensearch, nearlyFull())
 	default:
 		err = fmt.Errorf("-flavour %s: want elasticsearch or opensearch", o.flavour)
 	}
@@ -303,7 +309,7 @@ func (v *copyVenue) verb(ctx context.Context, args ...string) (string, error) {
 	command.Stderr = &problems
 	output, err := command.Output()
 	if err != nil {
-		err = fmt.Errorf("sluice %s: %w: %s", strings.Join(args, " "), err, bytes.TrimSpace(problems.Bytes()))
+		err = fmt.Errorf("sluice %s: %w: %s%s", strings.Join(args, " "), err, output, bytes.TrimSpace(problems.Bytes()))
 	}
 	return string(output), err
 }
@@ -372,9 +378,16 @@ func (v *copyVenue) copy(ctx context.Context, program string) (run, error) {
 // copies into.
 func (v *copyVenue) prepareJob(ctx context.Context, job string) ([]string, error) {
 	plan := filepath.Join(v.temp, job+".json")
+	if v.flavour == "opensearch" { // where no template can forbid that a late delete makes an index
+		setting := fmt.Sprintf(`{"persistent":{"action.auto_create_index":"-%s-*-%s*,+*"}}`, copySource, job)
+		if err := call(ctx, http.MethodPut, v.url+"/_cluster/settings", setting, nil); err != nil {
+			return nil, err
+		}
+	}
 	for _, args := range [][]string{
 		{"plan", "--source", copySource, "--partitions", strconv.Itoa(v.targets), "-o", plan},
 		{"create", "--plan", plan, "--job", job},
+		{"throttle", "--job", job, "--set", "disk=99"},
 		{"dual-write", "--job", job},
 	} {
 		if _, err := v.verb(ctx, append([]string{"migrate"}, args...)...); err != nil {

@@ -163,10 +163,27 @@ func startElasticsearch(ctx context.Context, image string, more map[string]strin
 			}
 			maps.Copy(env, more)
 			return env
-		},
-		func(ctx context.Context, address string) error {
-			return getJSON(ctx, "http://"+address+"/_cluster/health?wait_for_status=yellow&timeout=1s", nil)
-		})
+		}, nodeAnswers)
+}
+
+// startOpenSearch does the same with an OpenSearch.
+func startOpenSearch(ctx context.Context, image string, more map[string]string) (*server, error) {
+	return startServer(ctx, image, 9200,
+		func(int) map[string]string {
+			env := map[string]string{
+				"discovery.type":                                    "single-node",
+				"DISABLE_SECURITY_PLUGIN":                           "true",
+				"OPENSEARCH_JAVA_OPTS":                              "-Xms1g -Xmx1g",
+				"cluster.routing.allocation.disk.threshold_enabled": "false",
+			}
+			maps.Copy(env, more)
+			return env
+		}, nodeAnswers)
+}
+
+// nodeAnswers fails until a node takes requests.
+func nodeAnswers(ctx context.Context, address string) error {
+	return getJSON(ctx, "http://"+address+"/_cluster/health?wait_for_status=yellow&timeout=1s", nil)
 }
 
 // createIndex makes an index to write to as fast as one shard can.
