@@ -6,6 +6,9 @@ package migrate
 // makes each run ten times as long.
 const stride = 7
 
+// detourStride is the same of the verbs that lead nowhere.
+const detourStride = 3
+
 // How large and how many the migrations of TestChaos are.
 const (
 	chaosDocuments = 4_000

@@ -73,10 +73,12 @@ type detour struct {
 // take kills a process at each write of a detour.
 func (w *world) take(d detour) {
 	w.Helper()
-	kills := 0
+	kills, way := 0, 0
 	for _, after := range []bool{false, true} {
 		for _, repeated := range []bool{false, true} {
-			for n, finished := 1, false; !finished; n++ {
+			first := 1 + way%detourStride
+			way++
+			for n, finished := first, false; !finished; n += detourStride {
 				if d.first != nil {
 					w.check(d.first(w.Context(), w.m))
 				}
@@ -113,7 +115,7 @@ func (w *world) take(d detour) {
 			}
 		}
 	}
-	if kills < 8 { // each changes the job and the audit log
+	if kills < 8/detourStride { // each changes the job and the audit log
 		w.Errorf("%s: killed %d times only", d.name, kills)
 	}
 }
