@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"sync"
@@ -408,5 +409,19 @@ func TestTheEnvironment(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// The image stays small: gRPC would be a third of the program.
+func TestGRPCIsNotLinked(t *testing.T) {
+	packages, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "github.com/sluicehq/sluice/cmd/sluice").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(packages), "sluice/cmd/sluice/internal/telemetry\n") {
+		t.Error("what was listed is not the program")
+	}
+	if strings.Contains(string(packages), "google.golang.org/grpc") {
+		t.Error("gRPC is linked")
 	}
 }
