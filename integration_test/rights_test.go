@@ -61,12 +61,12 @@ func acls(t *testing.T, topic, group, letters string, parts ...string) []acl {
 	return all
 }
 
-// builder is a as kadm wants it.
-func (a acl) builder(t *testing.T) *kadm.ACLBuilder {
+// builder is a, for a user, as kadm wants it.
+func (a acl) builder(t *testing.T, user string) *kadm.ACLBuilder {
 	t.Helper()
 	var operation kmsg.ACLOperation
 	must(t, operation.UnmarshalText([]byte(strings.ToLower(a.operation))))
-	b := kadm.NewACLs().Allow("User:" + sluiceUser).AllowHosts("*").Operations(operation).ResourcePatternType(kadm.ACLPatternLiteral)
+	b := kadm.NewACLs().Allow("User:" + user).AllowHosts("*").Operations(operation).ResourcePatternType(kadm.ACLPatternLiteral)
 	switch a.kind {
 	case "topic":
 		return b.Topics(a.name)
@@ -80,8 +80,14 @@ func (a acl) builder(t *testing.T) *kadm.ACLBuilder {
 // Allow gives Sluice's user rights.
 func (k *securedKafka) Allow(t *testing.T, rights ...acl) {
 	t.Helper()
+	k.AllowTo(t, sluiceUser, rights...)
+}
+
+// AllowTo gives a user rights.
+func (k *securedKafka) AllowTo(t *testing.T, user string, rights ...acl) {
+	t.Helper()
 	for _, a := range rights {
-		done, err := k.Admin.CreateACLs(t.Context(), a.builder(t))
+		done, err := k.Admin.CreateACLs(t.Context(), a.builder(t, user))
 		must(t, err)
 		for _, d := range done {
 			if d.Err != nil {
@@ -95,7 +101,7 @@ func (k *securedKafka) Allow(t *testing.T, rights ...acl) {
 func (k *securedKafka) Forbid(t *testing.T, rights ...acl) {
 	t.Helper()
 	for _, a := range rights {
-		done, err := k.Admin.DeleteACLs(t.Context(), a.builder(t))
+		done, err := k.Admin.DeleteACLs(t.Context(), a.builder(t, sluiceUser))
 		must(t, err)
 		for _, d := range done {
 			if d.Err != nil || len(d.Deleted) != 1 {
@@ -166,9 +172,15 @@ func (r role) and(o role) role {
 // Allow gives Sluice's user exactly a role.
 func (e *securedElasticsearch) Allow(t *testing.T, r role) {
 	t.Helper()
+	e.AllowTo(t, sluiceUser, r)
+}
+
+// AllowTo gives a user exactly a role.
+func (e *securedElasticsearch) AllowTo(t *testing.T, user string, r role) {
+	t.Helper()
 	body, err := json.Marshal(r)
 	must(t, err)
-	e.Do(t, http.MethodPut, "/_security/role/"+sluiceUser, string(body))
+	e.Do(t, http.MethodPut, "/_security/role/"+user, string(body))
 }
 
 // page reads one of Sluice's pages.
@@ -317,6 +329,7 @@ func TestSecured(t *testing.T) {
 	t.Run("refusals", s.testRefusals)
 	if everything() {
 		t.Run("rights to park", s.testParkedRights)
+		t.Run("rights to route", s.testRoutingRights)
 		t.Run("rotation", s.testRotation)
 	}
 }
@@ -376,6 +389,31 @@ func (s *secured) testKafkaRights(t *testing.T) {
 			t.Errorf("%v: exit code %d: %s", args, code, said)
 		}
 	}
+}
+
+// A stream is routed by a user with exactly what the files give for that, beside a
+// process with exactly its own.
+func (s *secured) testRoutingRights(t *testing.T) {
+	const operator, password = "operator", "operator-1"
+	s.kafka.SetPassword(t, operator, password)
+	s.put(t, "operator-password", password)
+	s.elasticsearch.Do(t, http.MethodPut, "/_security/user/"+operator, fmt.Sprintf(`{"password":%q,"roles":[%q]}`, password, operator))
+	s.elasticsearch.Allow(t, readRole(t, "run"))
+	f := s.flow(t)
+	s.kafka.Allow(t, f.acls(t, "run", "dead-letters")...)
+	s.elasticsearch.Do(t, http.MethodPut, "/"+f.index, `{"settings":{"number_of_replicas":0}}`)
+	config := strings.Replace(f.config(fmt.Sprintf("routing: {stream: %s, refresh_interval: 200ms, max_staleness: 1s}", f.index)),
+		"documents: {", `documents: {id: key, customer: "key:^(k[0-9])", `, 1)
+	theirs := strings.NewReplacer("username: "+sluiceUser+"\n", "username: "+operator+"\n", "username: "+sluiceUser+",", "username: "+operator+",",
+		s.file("sasl-password"), s.file("operator-password"), s.file("basic-password"), s.file("operator-password")).Replace(config)
+
+	s.elasticsearch.AllowTo(t, operator, readRole(t, "init"))
+	s.kafka.AllowTo(t, operator, f.acls(t, "init")...)
+	runCommand(t, theirs, "routes", "init")
+	sluice := startSluice(t, config)
+	f.produce(t, 50, "")
+	f.settled(t, sluice)
+	end(t, sluice)
 }
 
 // The same for the topic of parked records.
