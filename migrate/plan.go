@@ -102,13 +102,13 @@ func (m *Manager) room(ctx context.Context) (partition.Cluster, error) {
 		c.DiskBytes += n.DiskTotal
 		c.DiskUsed += n.DiskTotal - n.DiskFree
 	}
-	low, err := m.Cluster.ClusterSetting(ctx, "cluster.routing.allocation.disk.watermark.low")
+	percent, free, err := m.lowWatermark(ctx)
 	if err != nil {
 		return c, err
 	}
-	if percent, free, ok := watermark(low); ok && percent > 0 {
+	if percent > 0 {
 		c.LowWatermark = percent / 100
-	} else if ok && c.DiskBytes > 0 {
+	} else if c.DiskBytes > 0 {
 		c.LowWatermark = max(0, 1-float64(free*int64(len(nodes)))/float64(c.DiskBytes))
 	}
 	most, err := m.Cluster.ClusterSetting(ctx, "cluster.max_shards_per_node")

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -261,4 +262,33 @@ func TestStatusLine(t *testing.T) {
 	if got := s.Line(); got != want {
 		t.Errorf("\n%s\n%s", got, want)
 	}
+}
+
+// The disks of the cluster are half full. Where it looks at no watermark, none
+// stands in the way.
+func TestLowWatermark(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.call(http.MethodPost, "/"+source+"/_bulk?refresh=true", `{"index":{"_id":"1"}}`+"\n"+`{"customer":"c","n":1}`+"\n")
+		for _, c := range []struct {
+			settings string
+			full     bool
+		}{
+			{`"cluster.routing.allocation.disk.watermark.low": "40%"`, true},
+			{`"cluster.routing.allocation.disk.watermark.low": "600gb"`, true},
+			{`"cluster.routing.allocation.disk.watermark.low": "60%"`, false},
+			{`"cluster.routing.allocation.disk.watermark.low": "40%", "cluster.routing.allocation.disk.threshold_enabled": false`, false},
+		} {
+			w.call(http.MethodPut, "/_cluster/settings", `{"persistent":{`+c.settings+`}}`)
+			s := &step{}
+			w.check(w.m.checkDisk(w.Context(), s, 1<<20))
+			if got := len(s.refusals) > 0; got != c.full {
+				t.Errorf("%s: refused %t, want %t", c.settings, got, c.full)
+			}
+			room, err := w.m.room(w.Context())
+			w.check(err)
+			if got := room.LowWatermark*float64(room.DiskBytes) < float64(room.DiskUsed); got != c.full {
+				t.Errorf("%s: a plan finds the disks full: %t, want %t", c.settings, got, c.full)
+			}
+		}
+	})
 }

@@ -273,13 +273,9 @@ func (m *Manager) checkDisk(ctx context.Context, s *step, need int64) error {
 	if err != nil {
 		return err
 	}
-	low, err := m.Cluster.ClusterSetting(ctx, "cluster.routing.allocation.disk.watermark.low")
+	percent, free, err := m.lowWatermark(ctx)
 	if err != nil {
 		return err
-	}
-	percent, free, ok := watermark(low)
-	if !ok {
-		percent = 85
 	}
 	room := int64(0)
 	for _, n := range nodes {
@@ -293,6 +289,28 @@ func (m *Manager) checkDisk(ctx context.Context, s *step, need int64) error {
 		s.refuse("add disks or nodes, or plan fewer replicas", "the copy needs about %s and the data nodes have %s below the low watermark", size(need), size(room))
 	}
 	return nil
+}
+
+// lowWatermark is how full the disks of data nodes may become before the cluster
+// puts no more shards there: in percent used, or, where that is 0, bytes free.
+func (m *Manager) lowWatermark(ctx context.Context) (percent float64, free int64, err error) {
+	const disk = "cluster.routing.allocation.disk."
+	enabled, err := m.Cluster.ClusterSetting(ctx, disk+"threshold_enabled")
+	if err != nil {
+		return 0, 0, err
+	}
+	if enabled == "false" {
+		return 100, 0, nil
+	}
+	low, err := m.Cluster.ClusterSetting(ctx, disk+"watermark.low")
+	if err != nil {
+		return 0, 0, err
+	}
+	percent, free, ok := watermark(low)
+	if !ok {
+		percent = 85 // the default
+	}
+	return percent, free, nil
 }
 
 func size(bytes int64) string {
