@@ -329,7 +329,7 @@ func TestSecured(t *testing.T) {
 	t.Run("refusals", s.testRefusals)
 	if everything() {
 		t.Run("rights to park", s.testParkedRights)
-		t.Run("rights to route", s.testRoutingRights)
+		t.Run("rights to migrate", s.testMigrateRights)
 		t.Run("rotation", s.testRotation)
 	}
 }
@@ -391,29 +391,67 @@ func (s *secured) testKafkaRights(t *testing.T) {
 	}
 }
 
-// A stream is routed by a user with exactly what the files give for that, beside a
-// process with exactly its own.
-func (s *secured) testRoutingRights(t *testing.T) {
+// Streams are routed and migrated by a user with exactly what the files give for
+// that, beside processes with exactly theirs: from the index, and from the topics.
+func (s *secured) testMigrateRights(t *testing.T) {
 	const operator, password = "operator", "operator-1"
 	s.kafka.SetPassword(t, operator, password)
 	s.put(t, "operator-password", password)
 	s.elasticsearch.Do(t, http.MethodPut, "/_security/user/"+operator, fmt.Sprintf(`{"password":%q,"roles":[%q]}`, password, operator))
 	s.elasticsearch.Allow(t, readRole(t, "run"))
-	f := s.flow(t)
-	s.kafka.Allow(t, f.acls(t, "run", "dead-letters")...)
-	s.elasticsearch.Do(t, http.MethodPut, "/"+f.index, `{"settings":{"number_of_replicas":0}}`)
-	config := strings.Replace(f.config(fmt.Sprintf("routing: {stream: %s, refresh_interval: 200ms, max_staleness: 1s}", f.index)),
-		"documents: {", `documents: {id: key, customer: "key:^(k[0-9])", `, 1)
-	theirs := strings.NewReplacer("username: "+sluiceUser+"\n", "username: "+operator+"\n", "username: "+sluiceUser+",", "username: "+operator+",",
-		s.file("sasl-password"), s.file("operator-password"), s.file("basic-password"), s.file("operator-password")).Replace(config)
+	// The machine's disk may be as full as a plan refuses.
+	s.elasticsearch.Do(t, http.MethodPut, "/_cluster/settings", `{"persistent":{"cluster.routing.allocation.disk.watermark":{"low":"99.9%","high":"99.9%","flood_stage":"99.9%"}}}`)
+	for _, source := range []string{"index", "kafka"} {
+		t.Run(source, func(t *testing.T) {
+			f := s.flow(t)
+			s.kafka.Allow(t, f.acls(t, "run", "dead-letters")...)
+			s.elasticsearch.Do(t, http.MethodPut, "/"+f.index, `{"settings":{"number_of_replicas":0}}`)
+			config := strings.Replace(f.config(fmt.Sprintf("routing: {stream: %s, refresh_interval: 200ms, max_staleness: 1s}", f.index)),
+				"documents: {", `documents: {id: key, customer: "key:^(k[0-9])", `, 1)
+			theirs := strings.NewReplacer("username: "+sluiceUser+"\n", "username: "+operator+"\n", "username: "+sluiceUser+",", "username: "+operator+",",
+				s.file("sasl-password"), s.file("operator-password"), s.file("basic-password"), s.file("operator-password")).Replace(config)
 
-	s.elasticsearch.AllowTo(t, operator, readRole(t, "init"))
-	s.kafka.AllowTo(t, operator, f.acls(t, "init")...)
-	runCommand(t, theirs, "routes", "init")
-	sluice := startSluice(t, config)
-	f.produce(t, 50, "")
-	f.settled(t, sluice)
-	end(t, sluice)
+			s.elasticsearch.AllowTo(t, operator, readRole(t, "init"))
+			s.kafka.AllowTo(t, operator, f.acls(t, "init")...)
+			runCommand(t, theirs, "routes", "init")
+			sluice := startSluice(t, config)
+			f.produce(t, 50, "")
+			f.settled(t, sluice)
+
+			s.elasticsearch.AllowTo(t, operator, readRole(t, "migrate"))
+			parts := []string{"migrate"}
+			if source == "kafka" {
+				parts = append(parts, "migrate-topics")
+			}
+			s.kafka.AllowTo(t, operator, f.acls(t, parts...)...)
+			plan := filepath.Join(t.TempDir(), "plan.json")
+			job := "rights-" + source
+			verb := func(args ...string) {
+				t.Helper()
+				t.Logf("%s: %.300s", args[0], runCommand(t, theirs, append([]string{"migrate", args[0], "--job", job}, args[1:]...)...))
+			}
+			s.elasticsearch.Do(t, http.MethodPost, "/"+f.index+"/_refresh", "")
+			runCommand(t, theirs, "migrate", "plan", "--source", f.index, "--partitions", "2", "--replicas", "0", "-o", plan)
+			verb("create", "--plan", plan)
+			verb("throttle", "--set", "lag=1m", "--set", "disk=99", "--set", "queue=10000")
+			verb("run", "--source", source)
+			f.produce(t, 50, "") // to both sides
+			s.kafka.AwaitNoLag(t, time.Minute, f.group, f.topic, sluice.Check)
+			verb("verify", "--level", "L2", "--full", "--repair")
+			verb("verify", "--level", "L2", "--full")
+			verb("cutover", "--all", "--yes")
+			verb("verify", "--level", "L2", "--full")
+			verb("complete", "--min-bake", "0s", "--keep-old", "0s", "--yes")
+			verb("drop", "--confirm", f.index, "--searched")
+			f.produce(t, 5, "") // to the new side only
+			s.kafka.AwaitNoLag(t, time.Minute, f.group, f.topic, sluice.Check)
+			compare(t, s.elasticsearch.Documents(t, f.index+"-p*"), f.want)
+			if n := len(s.kafka.ReadAll(t, f.letters)); n != f.bad {
+				t.Errorf("%d dead letters, want %d", n, f.bad)
+			}
+			end(t, sluice)
+		})
+	}
 }
 
 // The same for the topic of parked records.
