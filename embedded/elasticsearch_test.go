@@ -554,8 +554,17 @@ func TestPatternsOverlap(t *testing.T) {
 		p, q string
 		want bool
 	}{
-		{"a", "a", true}, {"a", "b", false}, {"a*", "a", true}, {"a*", "b*", false}, {"*a", "b*", true}, {"", "*", true},
-		{"e-*-j1*", "e-*-j2*", true}, {"e-*-j1", "e-*-j2", false}, {"e-p0-j1*", "e-p0-j10*", true}, {"a*b", "a", false}, {"", "a", false},
+		{"a", "a", true},
+		{"a", "b", false},
+		{"a*", "a", true},
+		{"a*", "b*", false},
+		{"*a", "b*", true},
+		{"", "*", true},
+		{"e-*-j1*", "e-*-j2*", true},
+		{"e-*-j1", "e-*-j2", false},
+		{"e-p0-j1*", "e-p0-j10*", true},
+		{"a*b", "a", false},
+		{"", "a", false},
 	} {
 		if overlap(tc.p, tc.q) != tc.want || overlap(tc.q, tc.p) != tc.want {
 			t.Errorf("%q and %q overlap: want %t", tc.p, tc.q, tc.want)
