@@ -152,30 +152,26 @@ func startKafka(ctx context.Context, image string) (*server, error) {
 // startElasticsearch runs a node with 1 GB of heap; more are settings beside
 // the usual ones.
 func startElasticsearch(ctx context.Context, image string, more map[string]string) (*server, error) {
-	return startServer(ctx, image, 9200,
-		func(int) map[string]string {
-			env := map[string]string{
-				"discovery.type":         "single-node",
-				"xpack.security.enabled": "false",
-				"ES_JAVA_OPTS":           "-Xms1g -Xmx1g",
-				// A nearly full disk of a developer is no reason for a block.
-				"cluster.routing.allocation.disk.threshold_enabled": "false",
-			}
-			maps.Copy(env, more)
-			return env
-		}, nodeAnswers)
+	return startNode(ctx, image, map[string]string{"xpack.security.enabled": "false", "ES_JAVA_OPTS": nodeHeap}, more)
 }
 
 // startOpenSearch does the same with an OpenSearch.
 func startOpenSearch(ctx context.Context, image string, more map[string]string) (*server, error) {
+	return startNode(ctx, image, map[string]string{"DISABLE_SECURITY_PLUGIN": "true", "OPENSEARCH_JAVA_OPTS": nodeHeap}, more)
+}
+
+const nodeHeap = "-Xms1g -Xmx1g"
+
+// startNode runs a node of either kind, with its own settings and more.
+func startNode(ctx context.Context, image string, own, more map[string]string) (*server, error) {
 	return startServer(ctx, image, 9200,
 		func(int) map[string]string {
 			env := map[string]string{
-				"discovery.type":                                    "single-node",
-				"DISABLE_SECURITY_PLUGIN":                           "true",
-				"OPENSEARCH_JAVA_OPTS":                              "-Xms1g -Xmx1g",
+				"discovery.type": "single-node",
+				// A nearly full disk of a developer is no reason for a block.
 				"cluster.routing.allocation.disk.threshold_enabled": "false",
 			}
+			maps.Copy(env, own)
 			maps.Copy(env, more)
 			return env
 		}, nodeAnswers)
