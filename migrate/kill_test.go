@@ -172,6 +172,34 @@ func TestKilledAtEachWrite(t *testing.T) {
 	}
 }
 
+// killedWalk lets a process walk beside live records, kills it at its n-th write,
+// and lets another one go on in the second way. It says whether the first came to
+// its end before, and what killed it. All records have arrived when it returns.
+func (w *world) killedWalk(n int, after bool, seed uint64, first, second func(context.Context, *Manager, Plan) (bool, error)) (finished bool, k *killer) {
+	p := w.plan(2)
+	live, stop := context.WithCancel(w.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		w.log.run(live, rand.New(rand.NewPCG(uint64(n), seed)), 5, 100)
+	}()
+	process, kill := context.WithCancel(w.Context())
+	defer kill()
+	k = &killer{next: w.es.Transport(), after: after, left: n, killed: kill}
+	finished = w.walk(process, w.manager("first", k), p, first) == nil
+	synctest.Wait() // its last request has ended
+	if !finished {
+		if err := w.walk(w.Context(), w.m, p, second); err != nil {
+			w.Errorf("killed at %s: %v", k.lastDid, err)
+		}
+	}
+	stop()
+	<-done
+	w.log.adopt()
+	w.log.deliver()
+	return finished, k
+}
+
 // killAt says whether the first process came to the end before its n-th write.
 func (w *world) killAt(n int, after bool, step func(context.Context, *Manager, Plan) (bool, error), end State) bool {
 	if w.fromLog {
@@ -179,28 +207,7 @@ func (w *world) killAt(n int, after bool, step func(context.Context, *Manager, P
 	} else {
 		w.seed(60, 5)
 	}
-	p := w.plan(2)
-	live, stop := context.WithCancel(w.Context())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		w.log.run(live, rand.New(rand.NewPCG(uint64(n), 3)), 5, 100)
-	}()
-	process, kill := context.WithCancel(w.Context())
-	k := &killer{next: w.es.Transport(), after: after, left: n, killed: kill}
-	err := w.walk(process, w.manager("first", k), p, step)
-	finished := err == nil
-	synctest.Wait() // its last request has ended
-	if !finished {
-		if err := w.walk(w.Context(), w.m, p, step); err != nil {
-			w.Errorf("killed at %s: %v", k.lastDid, err)
-		}
-	}
-	stop()
-	<-done
-	kill()
-	w.log.adopt()
-	w.log.deliver()
+	finished, k := w.killedWalk(n, after, 3, step, step)
 	j := w.job()
 	if j.State != end {
 		w.Errorf("killed at %s: the job is %s", k.lastDid, j.State)

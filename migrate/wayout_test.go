@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net/http"
 	"slices"
 	"strings"
@@ -359,27 +358,7 @@ func TestWayOutAfterEachWrite(t *testing.T) {
 // leaveAt says whether the first process came to the end before its n-th write.
 func (w *world) leaveAt(n int, after bool, way act, end State) bool {
 	w.seed(60, 5)
-	p := w.plan(2)
-	live, stop := context.WithCancel(w.Context())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		w.log.run(live, rand.New(rand.NewPCG(uint64(n), 4)), 5, 100)
-	}()
-	process, kill := context.WithCancel(w.Context())
-	k := &killer{next: w.es.Transport(), after: after, left: n, killed: kill}
-	finished := w.walk(process, w.manager("first", k), p, forward) == nil
-	synctest.Wait() // its last request has ended
-	if !finished {
-		if err := w.walk(w.Context(), w.m, p, escape(way, end)); err != nil {
-			w.Errorf("killed at %s: %v", k.lastDid, err)
-		}
-	}
-	stop()
-	<-done
-	kill()
-	w.log.adopt()
-	w.log.deliver()
+	finished, k := w.killedWalk(n, after, 4, forward, escape(way, end))
 	if w.Failed() {
 		return finished
 	}
