@@ -161,23 +161,28 @@ func (c *Client) DeleteTemplate(ctx context.Context, name string) error {
 	return err
 }
 
-// ClusterSetting returns a setting of the cluster, be it set, or the default;
-// "" where the server knows none. It needs the cluster privilege monitor.
-func (c *Client) ClusterSetting(ctx context.Context, name string) (string, error) {
+// ClusterSettings returns settings of the cluster, in the order of their names:
+// each as it is set, or the default; "" where the server knows none. It needs the
+// cluster privilege monitor.
+func (c *Client) ClusterSettings(ctx context.Context, names ...string) ([]string, error) {
 	var answer map[string]map[string]any
 	err := c.send(ctx, "looking at the cluster's settings (needs the cluster privilege monitor)", request{
 		method: http.MethodGet, path: "/_cluster/settings",
 		query: url.Values{"flat_settings": {"true"}, "include_defaults": {"true"}},
 	}, nil, &answer)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	for _, scope := range []string{"transient", "persistent", "defaults"} {
-		if value, ok := answer[scope][name]; ok {
-			return fmt.Sprint(value), nil
+	values := make([]string, len(names))
+	for i, name := range names {
+		for _, scope := range []string{"transient", "persistent", "defaults"} {
+			if value, ok := answer[scope][name]; ok {
+				values[i] = fmt.Sprint(value)
+				break
+			}
 		}
 	}
-	return "", nil
+	return values, nil
 }
 
 // NodeStats is what a data node says of its load.

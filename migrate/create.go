@@ -198,11 +198,11 @@ func (m *Manager) checkShards(ctx context.Context, s *step, j *Job) error {
 		return err
 	}
 	if info.Flavour == elastic.OpenSearch {
-		setting, err := m.Cluster.ClusterSetting(ctx, "action.auto_create_index")
+		settings, err := m.Cluster.ClusterSettings(ctx, "action.auto_create_index")
 		if err != nil {
 			return err
 		}
-		if !forbids(setting, pattern(j)) {
+		if !forbids(settings[0], pattern(j)) {
 			s.refuse(fmt.Sprintf(`forbid it: PUT /_cluster/settings {"persistent":{"action.auto_create_index":"-%s,+*"}}`, pattern(j)),
 				"a late delete would make a missing index: OpenSearch has no templates that forbid it")
 		}

@@ -111,11 +111,11 @@ func (m *Manager) room(ctx context.Context) (partition.Cluster, error) {
 	} else if c.DiskBytes > 0 {
 		c.LowWatermark = max(0, 1-float64(free*int64(len(nodes)))/float64(c.DiskBytes))
 	}
-	most, err := m.Cluster.ClusterSetting(ctx, "cluster.max_shards_per_node")
+	most, err := m.Cluster.ClusterSettings(ctx, "cluster.max_shards_per_node")
 	if err != nil {
 		return c, err
 	}
-	c.ShardsPerNode, _ = strconv.Atoi(most) // "" where it is not told: the default
+	c.ShardsPerNode, _ = strconv.Atoi(most[0]) // "" where it is not told: the default
 	return c, nil
 }
 

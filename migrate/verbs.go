@@ -295,18 +295,14 @@ func (m *Manager) checkDisk(ctx context.Context, s *step, need int64) error {
 // puts no more shards there: in percent used, or, where that is 0, bytes free.
 func (m *Manager) lowWatermark(ctx context.Context) (percent float64, free int64, err error) {
 	const disk = "cluster.routing.allocation.disk."
-	enabled, err := m.Cluster.ClusterSetting(ctx, disk+"threshold_enabled")
+	settings, err := m.Cluster.ClusterSettings(ctx, disk+"threshold_enabled", disk+"watermark.low")
 	if err != nil {
 		return 0, 0, err
 	}
-	if enabled == "false" {
+	if settings[0] == "false" {
 		return 100, 0, nil
 	}
-	low, err := m.Cluster.ClusterSetting(ctx, disk+"watermark.low")
-	if err != nil {
-		return 0, 0, err
-	}
-	percent, free, ok := watermark(low)
+	percent, free, ok := watermark(settings[1])
 	if !ok {
 		percent = 85 // the default
 	}
