@@ -9,6 +9,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -107,6 +108,32 @@ func (k *Kafka) CreateTopic(t *testing.T, topic string, partitions int32) {
 	if _, err := k.Admin.CreateTopic(t.Context(), partitions, 1, nil, topic); err != nil {
 		t.Fatalf("creating topic %s: %v", topic, err)
 	}
+}
+
+// ProduceEvery writes what next makes, again and again at that pace, until stop is
+// called or the test ends. next is not called any more when stop has returned.
+func (k *Kafka) ProduceEvery(t *testing.T, pace time.Duration, next func() []*kgo.Record) (stop func()) {
+	t.Helper()
+	stopped := make(chan struct{})
+	var producing sync.WaitGroup
+	producing.Go(func() {
+		tick := time.NewTicker(pace)
+		defer tick.Stop()
+		for {
+			if err := k.Client.ProduceSync(t.Context(), next()...).FirstErr(); err != nil {
+				t.Errorf("producing: %v", err)
+				return
+			}
+			select {
+			case <-tick.C:
+			case <-stopped:
+				return
+			}
+		}
+	})
+	stop = sync.OnceFunc(func() { close(stopped); producing.Wait() })
+	t.Cleanup(stop)
+	return stop
 }
 
 // ReadAll gives the records that stand in a topic now, a partition after the

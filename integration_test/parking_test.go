@@ -51,8 +51,6 @@ func TestParking(t *testing.T) {
 	for tenant := range tenants {
 		want[tenant] = map[string]string{}
 	}
-	stopped := make(chan struct{})
-	var producing sync.WaitGroup
 	config := fmt.Sprintf(`
 kafka:
   brokers: [%q]
@@ -67,38 +65,25 @@ memory: {limit: 16MiB, held_share: 3%%}
 dead_letter: {topic: %s}
 `, kafka.address, group, topic, elasticsearch.URL(), index, letters)
 	sluice := startSluice(t, config)
-	producing.Go(func() {
-		tick := time.NewTicker(50 * time.Millisecond)
-		defer tick.Stop()
-		for n := 0; ; {
-			var batch []*kgo.Record
-			mu.Lock()
-			n++
-			for tenant := range tenants {
-				key := fmt.Sprintf("t%d-k%d", tenant, n%997)
-				r := &kgo.Record{Topic: topic, Key: []byte(key), Headers: []kgo.RecordHeader{{Key: "tenant", Value: fmt.Append(nil, tenant)}}}
-				if n%7 == 0 {
-					delete(want[tenant], key)
-				} else {
-					want[tenant][key] = fmt.Sprintf(`{"n":%d,"pad":%q}`, n, strings.Repeat("x", padding))
-					r.Value = []byte(want[tenant][key])
-				}
-				batch = append(batch, r)
+	n := 0
+	stop := kafka.ProduceEvery(t, 50*time.Millisecond, func() []*kgo.Record {
+		mu.Lock()
+		defer mu.Unlock()
+		n++
+		var batch []*kgo.Record
+		for tenant := range tenants {
+			key := fmt.Sprintf("t%d-k%d", tenant, n%997)
+			r := &kgo.Record{Topic: topic, Key: []byte(key), Headers: []kgo.RecordHeader{{Key: "tenant", Value: fmt.Append(nil, tenant)}}}
+			if n%7 == 0 {
+				delete(want[tenant], key)
+			} else {
+				want[tenant][key] = fmt.Sprintf(`{"n":%d,"pad":%q}`, n, strings.Repeat("x", padding))
+				r.Value = []byte(want[tenant][key])
 			}
-			mu.Unlock()
-			if err := kafka.Client.ProduceSync(t.Context(), batch...).FirstErr(); err != nil {
-				t.Errorf("producing: %v", err)
-				return
-			}
-			select {
-			case <-tick.C:
-			case <-stopped:
-				return
-			}
+			batch = append(batch, r)
 		}
+		return batch
 	})
-	stop := sync.OnceFunc(func() { close(stopped); producing.Wait() })
-	t.Cleanup(stop)
 	indexed := func(tenant int) float64 {
 		return sluice.Metrics().Sum("sluice_documents_total", fmt.Sprintf("target=%q", name(tenant)), `outcome="indexed"`)
 	}

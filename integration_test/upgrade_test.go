@@ -72,37 +72,21 @@ dead_letter: {topic: %s}
 	// In each partition a record every 20 ms, each with a key of its own; one in
 	// fifty is for the other index.
 	want := map[string]map[string]string{"open": {}, "shut": {}}
-	stopped := make(chan struct{})
-	var producing sync.WaitGroup
-	sent := 0
-	producing.Go(func() {
-		tick := time.NewTicker(every)
-		defer tick.Stop()
-		for n := 0; ; n++ {
-			batch := make([]*kgo.Record, partitions)
-			for p := range batch {
-				to := "open"
-				if (n+p)%50 == 0 {
-					to = "shut"
-				}
-				key, value := fmt.Sprintf("p%d-%d", p, n), fmt.Sprintf(`{"n":%d}`, n)
-				want[to][key] = value
-				batch[p] = &kgo.Record{Topic: topic, Partition: int32(p), Key: []byte(key), Value: []byte(value), Headers: []kgo.RecordHeader{{Key: "index", Value: []byte(to)}}}
+	n := 0
+	stop := kafka.ProduceEvery(t, every, func() []*kgo.Record {
+		batch := make([]*kgo.Record, partitions)
+		for p := range batch {
+			to := "open"
+			if (n+p)%50 == 0 {
+				to = "shut"
 			}
-			if err := kafka.Client.ProduceSync(t.Context(), batch...).FirstErr(); err != nil {
-				t.Errorf("producing: %v", err)
-				return
-			}
-			sent += len(batch)
-			select {
-			case <-tick.C:
-			case <-stopped:
-				return
-			}
+			key, value := fmt.Sprintf("p%d-%d", p, n), fmt.Sprintf(`{"n":%d}`, n)
+			want[to][key] = value
+			batch[p] = &kgo.Record{Topic: topic, Partition: int32(p), Key: []byte(key), Value: []byte(value), Headers: []kgo.RecordHeader{{Key: "index", Value: []byte(to)}}}
 		}
+		n++
+		return batch
 	})
-	stop := sync.OnceFunc(func() { close(stopped); producing.Wait() })
-	t.Cleanup(stop)
 
 	watching, end := context.WithCancel(t.Context())
 	var watch sync.WaitGroup
@@ -168,7 +152,7 @@ dead_letter: {topic: %s}
 	slices.Sort(r.gaps)
 	most := len(r.gaps) - 1
 	t.Logf("%d upgrades of %d replicas, %d partitions, %d records: %.0f indexed again; the longest that a partition stood still, an upgrade: median %s, p99 %s, most %s",
-		upgrades, replicas, partitions, sent, again, r.gaps[most/2], r.gaps[most*99/100], r.gaps[most])
+		upgrades, replicas, partitions, n*partitions, again, r.gaps[most/2], r.gaps[most*99/100], r.gaps[most])
 }
 
 // replicaSet is what the replicas of a group do together.
