@@ -52,6 +52,7 @@ var free = []string{"cmd", "bench", "integration_test"}
 // narrow names, for a third-party module, the only rooms beside the free ones
 // that may import it.
 var narrow = map[string][]string{
+	"github.com/aws":              {"consumer"},
 	"github.com/twmb/franz-go":    {"consumer", "deadletter", "document", "embedded"},
 	"github.com/spf13/cobra":      {},
 	"go.yaml.in/yaml":             {"config", "memory", "credentials"},

@@ -177,14 +177,14 @@ var bad = []struct {
 		"sluice.yaml:3:4: kafka.tls.ca_file: DIR/secret holds no certificate that can be read; it must be PEM, with CERTIFICATE blocks",
 	}},
 	{"a mechanism that is not known", "kafka: {sasl: {mechanism: plain}}\n", []string{
-		`sluice.yaml:1:16: kafka.sasl.mechanism: "plain" is not known here; use PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER`,
+		`sluice.yaml:1:16: kafka.sasl.mechanism: "plain" is not known here; use PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or AWS_MSK_IAM`,
 	}},
 	{"half of a login", "kafka:\n  sasl:\n    mechanism: PLAIN\n", []string{
 		"sluice.yaml:3:5: kafka.sasl.mechanism: PLAIN needs a user name; set kafka.sasl.username",
 		"sluice.yaml:3:5: kafka.sasl.mechanism: PLAIN needs a password; set kafka.sasl.password_file, or password: ${env:NAME}",
 	}},
 	{"a login without a mechanism", "kafka: {sasl: {username: u, password: p}}\n", []string{
-		"sluice.yaml:1:16: kafka.sasl.username: has no effect without a mechanism; set kafka.sasl.mechanism to PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER",
+		"sluice.yaml:1:16: kafka.sasl.username: has no effect without a mechanism; set kafka.sasl.mechanism to PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or AWS_MSK_IAM",
 	}},
 	{"a password twice", "kafka:\n  sasl: {mechanism: PLAIN, username: u, password: p, password_file: DIR/secret}\n", []string{
 		"sluice.yaml:2:54: kafka.sasl.password_file: stands beside kafka.sasl.password; keep one of the two",
@@ -192,6 +192,13 @@ var bad = []struct {
 	{"a token beside a password", "kafka:\n  sasl: {mechanism: OAUTHBEARER, username: u}\n", []string{
 		"sluice.yaml:2:10: kafka.sasl.mechanism: OAUTHBEARER needs a token; set kafka.sasl.token_file",
 		"sluice.yaml:2:10: kafka.sasl.mechanism: OAUTHBEARER knows no user name and no password; remove them, or use PLAIN or SCRAM-SHA-512",
+	}},
+	{"half of an access key", "kafka:\n  sasl: {mechanism: AWS_MSK_IAM, username: u}\n", []string{
+		"sluice.yaml:2:10: kafka.sasl.mechanism: AWS_MSK_IAM is taken over TLS only; set kafka.tls.enabled: true",
+		"sluice.yaml:2:10: kafka.sasl.mechanism: half of an access key; set kafka.sasl.username and password_file, or neither: AWS gives the process its credentials then",
+	}},
+	{"a session token of no access key", "kafka:\n  tls: {enabled: true}\n  sasl: {mechanism: AWS_MSK_IAM, token_file: DIR/secret}\n", []string{
+		"sluice.yaml:3:34: kafka.sasl.token_file: is the session token of an access key, and there is none; set kafka.sasl.username and password_file, or remove it",
 	}},
 	{"secrets that are not there", "kafka:\n  sasl: {mechanism: PLAIN, username: u, password_file: DIR/none}\nelasticsearch:\n  api_key_file: DIR/empty\n", []string{
 		"sluice.yaml:2:41: kafka.sasl.password_file: cannot read DIR/none: no such file or directory; check the path and who may read it",
@@ -341,9 +348,7 @@ routing: {stream: a b}
 	}},
 
 	// Not available yet
-	{"what comes later", `kafka:
-  sasl: {mechanism: AWS_MSK_IAM}
-documents:
+	{"what comes later", `documents:
   format: avro
   schema_registry: {url: "http://registry"}
 overrides:
@@ -351,10 +356,9 @@ overrides:
     documents: {format: protobuf}
 dead_letter: {topic: dead}
 `, []string{
-		"sluice.yaml:2:10: kafka.sasl.mechanism: is not available yet with this value; use SCRAM-SHA-512, which MSK offers too",
-		"sluice.yaml:4:3: documents.format: is not available yet with this value; use json, or raw to keep the bytes in a field",
-		"sluice.yaml:5:3: documents.schema_registry: is not available yet; remove the section",
-		"sluice.yaml:8:17: overrides[0].documents.format: is not available yet with this value; use json, or raw to keep the bytes in a field",
+		"sluice.yaml:2:3: documents.format: is not available yet with this value; use json, or raw to keep the bytes in a field",
+		"sluice.yaml:3:3: documents.schema_registry: is not available yet; remove the section",
+		"sluice.yaml:6:17: overrides[0].documents.format: is not available yet with this value; use json, or raw to keep the bytes in a field",
 	}},
 	{"parking without dead letters", "indexer: {held: park}\n", []string{
 		"sluice.yaml:1:11: indexer.held: park needs a topic for the parked records; set dead_letter.topic: they go to its name with .parked",

@@ -15,7 +15,6 @@ var later = []struct {
 	values  []string // of the key that are refused; nil: all but the empty one
 	instead string
 }{
-	{"kafka.sasl.mechanism", []string{"AWS_MSK_IAM"}, "use SCRAM-SHA-512, which MSK offers too"},
 	{"documents.format", []string{"avro", "protobuf", "json_schema"}, "use json, or raw to keep the bytes in a field"},
 	{"documents.schema_registry", nil, "remove the section"},
 }

@@ -150,7 +150,7 @@ func (v *validator) sasl() {
 	case "":
 		for _, key := range []string{"username", "password", "password_file", "token_file"} {
 			if lookup(reflect.ValueOf(s).Elem(), key).String() != "" {
-				v.fail(at(key), "has no effect without a mechanism", "set kafka.sasl.mechanism to PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER")
+				v.fail(at(key), "has no effect without a mechanism", "set kafka.sasl.mechanism to PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or AWS_MSK_IAM")
 				break
 			}
 		}
@@ -171,8 +171,18 @@ func (v *validator) sasl() {
 		if s.Username != "" || hasPassword {
 			v.fail(at("mechanism"), "OAUTHBEARER knows no user name and no password", "remove them, or use PLAIN or SCRAM-SHA-512")
 		}
+	case "AWS_MSK_IAM":
+		if !v.cfg.Kafka.TLS.Enabled {
+			v.fail(at("mechanism"), "AWS_MSK_IAM is taken over TLS only", "set kafka.tls.enabled: true")
+		}
+		if (s.Username != "") != hasPassword {
+			v.fail(at("mechanism"), "half of an access key", "set kafka.sasl.username and password_file, or neither: AWS gives the process its credentials then")
+		}
+		if s.TokenFile != "" && s.Username == "" {
+			v.fail(at("token_file"), "is the session token of an access key, and there is none", "set kafka.sasl.username and password_file, or remove it")
+		}
 	default:
-		v.oneOf(at("mechanism"), s.Mechanism, "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+		v.oneOf(at("mechanism"), s.Mechanism, "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "AWS_MSK_IAM")
 	}
 }
 

@@ -16,7 +16,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"github.com/twmb/franz-go/pkg/sasl"
-	"github.com/twmb/franz-go/pkg/sasl/aws"
 	"github.com/twmb/franz-go/pkg/sasl/oauth"
 	"github.com/twmb/franz-go/pkg/sasl/plain"
 	"github.com/twmb/franz-go/pkg/sasl/scram"
@@ -95,6 +94,9 @@ func mechanism(cfg SASL) (sasl.Mechanism, error) {
 			return oauth.Auth{Token: strings.TrimSpace(token.Get().Reveal())}, nil
 		}), nil
 	}
+	if name == "AWS_MSK_IAM" {
+		return mskIAM(cfg.Username, password, token)
+	}
 	if cfg.Username == "" {
 		return nil, &ConfigError{"sasl.username", name + " without a user", "set it"}
 	}
@@ -110,10 +112,6 @@ func mechanism(cfg SASL) (sasl.Mechanism, error) {
 		return scram.Sha256(scramAuth), nil
 	case "SCRAM-SHA-512":
 		return scram.Sha512(scramAuth), nil
-	case "AWS_MSK_IAM": // the access key and its secret; the session token, if any, from token_file
-		return aws.ManagedStreamingIAM(func(context.Context) (aws.Auth, error) {
-			return aws.Auth{AccessKey: cfg.Username, SecretKey: password.Get().Reveal(), SessionToken: strings.TrimSpace(token.Get().Reveal())}, nil
-		}), nil
 	}
 	return nil, &ConfigError{"sasl.mechanism", fmt.Sprintf("%q is unknown", cfg.Mechanism), "use PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or AWS_MSK_IAM"}
 }

@@ -133,17 +133,21 @@ type TLS struct {
 
 // SASL is the `kafka.sasl` section.
 type SASL struct {
-	// How to log in; empty: not at all. `AWS_MSK_IAM` is not available yet.
-	// **`PLAIN` without TLS sends the password as it is.**
+	// How to log in; empty: not at all. `AWS_MSK_IAM` needs nothing else where AWS
+	// gives the process its credentials: by an EKS service account or pod identity,
+	// ECS, an instance's role, or `AWS_ACCESS_KEY_ID` and its kin in the
+	// environment. **`PLAIN` without TLS sends the password as it is.**
 	//
-	// Values: `PLAIN`, `SCRAM-SHA-256`, `SCRAM-SHA-512`, `OAUTHBEARER`, or empty
+	// Values: `PLAIN`, `SCRAM-SHA-256`, `SCRAM-SHA-512`, `OAUTHBEARER`, `AWS_MSK_IAM`, or empty
 	// Example: SCRAM-SHA-512
 	Mechanism string `yaml:"mechanism"`
-	// The name to log in with, for `PLAIN` and `SCRAM-*`.
+	// The name to log in with, for `PLAIN` and `SCRAM-*`; for `AWS_MSK_IAM` an
+	// access key's id, where AWS gives the process none.
 	//
 	// Example: sluice
 	Username string `yaml:"username"`
-	// The password, for `PLAIN` and `SCRAM-*`; or `password_file`, not both.
+	// The password, for `PLAIN` and `SCRAM-*`, or the access key's secret; or
+	// `password_file`, not both.
 	//
 	// Example: ${env:KAFKA_PASSWORD}
 	Password credentials.Secret `yaml:"password"`
@@ -151,7 +155,8 @@ type SASL struct {
 	//
 	// Example: /etc/sluice/secrets/kafka/password
 	PasswordFile string `yaml:"password_file"`
-	// A file with the token, for `OAUTHBEARER`.
+	// A file with the token, for `OAUTHBEARER`, or with the session token of the
+	// access key.
 	//
 	// Example: /etc/sluice/secrets/kafka/token
 	TokenFile string `yaml:"token_file"`

@@ -227,7 +227,7 @@ func TestV51_NoCredentialFileIsShown(t *testing.T) {
 		"a certificate that is none":    {yaml: fmt.Sprintf(base, fmt.Sprintf(", tls: {enabled: true, ca_file: %q}", encoded), es)},
 		"Elasticsearch's key":           {yaml: fmt.Sprintf(base, "", es+fmt.Sprintf(", tls: {cert_file: %q, key_file: %q}", encoded, broken))},
 		"a token":                       {yaml: fmt.Sprintf(base, fmt.Sprintf(", sasl: {mechanism: OAUTHBEARER, token_file: %q}", secret), es)},
-		"an access key":                 {yaml: fmt.Sprintf(base, fmt.Sprintf(", sasl: {mechanism: AWS_MSK_IAM, username: %q, password_file: %q, token_file: %q}", "user", secret, secret), es)},
+		"an access key":                 {yaml: fmt.Sprintf(base, fmt.Sprintf(", tls: {enabled: true}, sasl: {mechanism: AWS_MSK_IAM, username: %q, password_file: %q, token_file: %q}", "user", secret, secret), es)},
 		"a password in a file":          {yaml: fmt.Sprintf(base, fmt.Sprintf(", sasl: {mechanism: SCRAM-SHA-256, username: u, password_file: %q}", secret), es+fmt.Sprintf(", username: u, password_file: %q", secret))},
 		"a password in a key's place":   {yaml: fmt.Sprintf(base, "", es+fmt.Sprintf(", api_key_file: %q, username: u", secret))},
 		"a cloud id that is none":       {yaml: fmt.Sprintf(base, "", fmt.Sprintf("cloud_id: %q, api_key_file: %q", "name:"+canary, secret))},
