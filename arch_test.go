@@ -35,7 +35,7 @@ var edges = map[string][]string{
 	"document":             {"indexer/bulk", "memory", "credentials", "partition"},
 	"indexer":              {"indexer/bulk", "memory"},
 	"deadletter":           {"memory"},
-	"elastic":              {"credentials"},
+	"elastic":              {"credentials", "memory"},
 	"migrate":              {"partition", "elastic", "indexer/bulk"},
 	"consumer":             {"document", "indexer", "indexer/bulk", "offsets", "memory", "credentials", "generation", "deadletter"},
 	"config": {

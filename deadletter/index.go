@@ -6,10 +6,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -24,7 +24,10 @@ const (
 	indexBatch = 500
 	// callTimeout bounds one request to the index.
 	callTimeout = 20 * time.Second
-	maxAnswer   = 64 << 20
+	// maxAnswer bounds an answer to the process that writes letters; what reads
+	// them back gets maxPage.
+	maxAnswer = 8 << 20
+	maxPage   = 256 << 20
 )
 
 // ErrNotOurs is an index of that name that holds something else.
@@ -378,8 +381,19 @@ func call(ctx context.Context, t Transport, method, path, contentType string, bo
 		return 0, fmt.Errorf("%s %s: %w", method, path, err)
 	}
 	defer res.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+	most := maxAnswer
+	if strings.HasSuffix(path, "/_search") {
+		most = maxPage
+	}
+	text, err := memory.ReadAtMost(nil, res.Body, most, nil)
+	var large *memory.TooLargeError
+	if errors.As(err, &large) {
+		return 0, fmt.Errorf("%s %s: the answer is larger than any server's: %w: see what elasticsearch.addresses names and what is between", method, path, err)
+	}
 	if err != nil {
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
 		return 0, fmt.Errorf("%s %s: reading the answer: %w", method, path, err)
 	}
 	if res.StatusCode >= 300 {

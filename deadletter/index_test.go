@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -321,6 +322,56 @@ func TestIndexMappingIsDocumented(t *testing.T) {
 	}
 	if !reflect.DeepEqual(documented, used) {
 		t.Errorf("documented %v\nused       %v", documented, used)
+	}
+}
+
+// endless is a server whose answers never end, or do not go on.
+type endless struct{ pause time.Duration }
+
+func (e endless) Perform(req *http.Request) (*http.Response, error) {
+	body := endlessBody{req.Context(), e.pause, new(int)}
+	return &http.Response{StatusCode: 200, Header: http.Header{}, Body: body}, nil
+}
+
+type endlessBody struct {
+	request context.Context
+	pause   time.Duration
+	read    *int
+}
+
+func (b endlessBody) Read(p []byte) (int, error) {
+	if b.pause > 0 {
+		p = p[:1]
+		select {
+		case <-b.request.Done():
+			return 0, b.request.Err()
+		case <-time.After(b.pause):
+		}
+	}
+	for i := range p {
+		p[i] = ' '
+	}
+	if *b.read += len(p); *b.read > maxAnswer+1 {
+		return 0, errors.New("it is read on and on")
+	}
+	return len(p), nil
+}
+
+func (endlessBody) Close() error { return nil }
+
+// A call that is answered without end, or by drips, ends with an error that says so.
+func TestIndexAnswersWithoutEnd(t *testing.T) {
+	for want, pause := range map[string]time.Duration{
+		"the answer is larger than any server's":   0,
+		"no answer within " + callTimeout.String(): time.Second,
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			for _, path := range []string{"/dead/_bulk", "/dead/_mapping", "/dead"} {
+				if _, err := call(t.Context(), endless{pause}, http.MethodPost, path, "", nil, nil); err == nil || !strings.Contains(err.Error(), want) {
+					t.Errorf("%s: %v, want: %s", path, err, want)
+				}
+			}
+		})
 	}
 }
 

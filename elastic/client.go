@@ -37,6 +37,8 @@ const (
 	// spareConnections are kept beside those of bulk requests: for control
 	// documents, probes and the status of indices.
 	spareConnections = 8
+	// maxHeaders is the most bytes of headers that an answer may have.
+	maxHeaders = 256 << 10
 )
 
 // Client is one cluster. All methods are safe for concurrent use.
@@ -44,6 +46,8 @@ type Client struct {
 	transport *elastictransport.Client
 	timeout   time.Duration // of a call other than Perform
 	log       zerolog.Logger
+	maxAnswer int           // bytes of an answer, of a call other than Perform
+	large     chan struct{} // of capacity 1: full while an answer above smallAnswer is read
 
 	authorization func() string // the header of the moment; "": none
 	sources       []*credentials.Source
@@ -58,6 +62,7 @@ type options struct {
 	roundTripper http.RoundTripper
 	version      string
 	maxRequests  int
+	maxAnswer    int
 	log          zerolog.Logger
 }
 
@@ -75,6 +80,10 @@ func WithVersion(version string) Option { return func(o *options) { o.version = 
 // many connections are kept open between them. The default is 64.
 func WithMaxRequests(n int) Option { return func(o *options) { o.maxRequests = n } }
 
+// WithMaxAnswer bounds the bytes that are read of an answer, those to Perform
+// apart. The default is 256 MiB.
+func WithMaxAnswer(n int) Option { return func(o *options) { o.maxAnswer = n } }
+
 // WithLog is where changes of the cluster's state are logged. The default is
 // nowhere.
 func WithLog(log zerolog.Logger) Option { return func(o *options) { o.log = log } }
@@ -83,7 +92,7 @@ func WithLog(log zerolog.Logger) Option { return func(o *options) { o.log = log 
 // the configuration key and hold neither secret nor user information of an
 // address.
 func New(cfg Config, opts ...Option) (*Client, error) {
-	o := options{version: "dev", maxRequests: 64, log: zerolog.Nop()}
+	o := options{version: "dev", maxRequests: 64, maxAnswer: maxAnswer, log: zerolog.Nop()}
 	for _, opt := range opts {
 		opt(&o)
 	}
@@ -108,7 +117,7 @@ func New(cfg Config, opts ...Option) (*Client, error) {
 		return nil, err
 	}
 
-	c := &Client{timeout: cfg.RequestTimeout, log: o.log, authorization: auth, sources: sources, dialer: dialer, close: func() {}}
+	c := &Client{timeout: cfg.RequestTimeout, log: o.log, maxAnswer: o.maxAnswer, large: make(chan struct{}, 1), authorization: auth, sources: sources, dialer: dialer, close: func() {}}
 	if c.timeout <= 0 {
 		c.timeout = 20 * time.Second
 	}
@@ -158,6 +167,9 @@ func transport(dialer *credentials.Dialer, snapshot *tls.Config, maxRequests int
 		DisableCompression: true,
 		WriteBufferSize:    64 << 10,
 		ReadBufferSize:     16 << 10,
+		// All connections' together must be bounded too. Servers send a few hundred
+		// bytes, and a line for each kind of deprecated use.
+		MaxResponseHeaderBytes: maxHeaders,
 		// No ResponseHeaderTimeout: each request's context bounds it, and how
 		// long a bulk may take is the indexer's to say.
 	}
@@ -292,6 +304,8 @@ func (a *authorized) RoundTrip(req *http.Request) (*http.Response, error) {
 	case req.URL.Scheme == "http" && !a.answered.Load() && (errors.Is(err, io.EOF) || strings.Contains(err.Error(), "malformed HTTP response")):
 		// What a server that speaks TLS does to a client that does not.
 		err = fmt.Errorf("%w: if the server speaks TLS, write https:// in elasticsearch.addresses", err)
+	case strings.Contains(err.Error(), "server response headers exceeded"):
+		err = fmt.Errorf("%w: see what elasticsearch.addresses names and what is between", err)
 	}
 	return res, err
 }

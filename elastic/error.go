@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -11,14 +12,18 @@ import (
 	"unicode/utf8"
 
 	"github.com/elastic/go-elasticsearch/v8/esapi"
+
+	"github.com/sluicehq/sluice/memory"
 )
 
 const (
 	maxReason = 256      // bytes
 	maxError  = 64 << 10 // bytes of an error answer that are read
-	// maxAnswer is the longest answer to anything but _bulk: far above a page of
-	// documents or the mappings of many indices, and not without end.
+	// maxAnswer is the longest answer to a call unless WithMaxAnswer says less: far
+	// above a page of documents or the mappings of many indices, and not without end.
 	maxAnswer = 256 << 20
+	// smallAnswer is as much as any call may read. Beyond that one goes on at a time.
+	smallAnswer = 1 << 20
 )
 
 // Error is an answer that refuses a call.
@@ -110,12 +115,9 @@ func (c *Client) call(ctx context.Context, what string, req esapi.Request, out a
 		body, _ := io.ReadAll(io.LimitReader(res.Body, maxError)) // the status says enough
 		return fmt.Errorf("elasticsearch: %s: %w", what, newError(res.StatusCode, c.redact(body)))
 	}
-	body, err := readAtMost(res.Body, maxAnswer)
+	body, err := c.read(ctx, res.Body)
 	if err != nil {
-		if ctx.Err() != nil {
-			err = context.Cause(ctx)
-		}
-		return fmt.Errorf("elasticsearch: %s: reading the answer: %w", what, err)
+		return fmt.Errorf("elasticsearch: %s: %w", what, err)
 	}
 	if out == nil {
 		out = new(map[string]json.RawMessage) // an object at least, as every answer
@@ -129,11 +131,26 @@ func (c *Client) call(ctx context.Context, what string, req esapi.Request, out a
 	return nil
 }
 
-// readAtMost reads all of r, but no more than so many bytes.
-func readAtMost(r io.Reader, most int64) ([]byte, error) {
-	text, err := io.ReadAll(io.LimitReader(r, most+1))
-	if err == nil && int64(len(text)) > most {
-		err = fmt.Errorf("it has more than %d bytes", most)
+// read reads an answer, within the time that is left.
+func (c *Client) read(ctx context.Context, r io.Reader) ([]byte, error) {
+	var large *memory.TooLargeError
+	body, err := memory.ReadAtMost(nil, r, min(smallAnswer, c.maxAnswer), nil)
+	if errors.As(err, &large) {
+		select {
+		case c.large <- struct{}{}:
+			body, err = memory.ReadAtMost(body, r, c.maxAnswer, nil)
+			<-c.large
+		case <-ctx.Done():
+			return nil, fmt.Errorf("while other large answers were read: %w", context.Cause(ctx))
+		}
 	}
-	return text, err
+	switch {
+	case err == nil:
+		return body, nil
+	case errors.As(err, &large):
+		return nil, fmt.Errorf("the answer is larger than is read of one: %w: see what elasticsearch.addresses names and what is between; if it is right, raise memory.limit", err)
+	case ctx.Err() != nil:
+		return nil, fmt.Errorf("the answer began and did not end: %w", context.Cause(ctx))
+	}
+	return nil, fmt.Errorf("reading the answer: %w", err)
 }

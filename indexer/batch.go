@@ -44,14 +44,15 @@ type batch struct {
 	ids    map[uint64]struct{} // ids in it, where each may occur once
 
 	// The request.
-	sent   []ref // what it carries, in order
-	bytes  int64 // of sent, uncompressed
-	pieces [][]byte
-	packed []byte // the same, compressed; charged to the budget
-	answer []byte
-	large  bool // answer fills Indexer.large
-	result result
-	resend bool // it was sent before: something of refs may be done, closed or gone
+	sent    []ref // what it carries, in order
+	bytes   int64 // of sent, uncompressed
+	pieces  [][]byte
+	packed  []byte // the same, compressed; charged to the budget
+	answer  []byte
+	large   bool  // answer fills Indexer.large
+	charged int64 // to the budget, for answer
+	result  result
+	resend  bool // it was sent before: something of refs may be done, closed or gone
 
 	// Between tries.
 	attempts   int // requests that carried the batch whole or in parts

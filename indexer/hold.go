@@ -148,6 +148,10 @@ func (w *worker) noAnswer(now time.Time, b *batch, v requestVerdict) (goOn bool)
 	}
 	x.log.Debug().Str("type", v.errorType).Int("actions", len(b.sent)).Int("tries", b.unanswered).
 		Msg("bulk request without a usable answer; it is sent again")
+	if v.errorType == "endless_answer" {
+		x.log.Warn().Int("actions", len(b.sent)).Int("status", v.status).
+			Msg("the answer to a bulk request does not end where any server's would: it is sent again; see what elasticsearch.addresses names and what is between")
+	}
 	if v.nobody() {
 		x.watch(v.errorType)
 	}

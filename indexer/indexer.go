@@ -96,7 +96,7 @@ type Indexer struct {
 	dryAt    time.Time // when a burst has ended if nothing more is published
 	free     []*batch
 	packs    sync.Pool     // of *[]byte: batch.packed
-	large    chan struct{} // of capacity 1: full while a batch has an answer above smallAnswer
+	large    chan struct{} // of capacity 1: full while a batch has an answer that is not small
 	parkWake chan struct{} // of capacity 1: held targets fill too much
 
 	accepted   uint64 // actions that the server accepted

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sluicehq/sluice/indexer/bulk"
+	"github.com/sluicehq/sluice/memory"
 )
 
 // What a drained source has on the wire, and must be tried again, is reported as
@@ -57,8 +58,8 @@ func TestDrainedOnTheWire(t *testing.T) {
 
 // A large answer that breaks off does not keep others from being read.
 func TestLargeAnswerBreaksOff(t *testing.T) {
-	rig(t, nil, func(s *server, x *Indexer, w *Writer, rec *recorder) {
-		large := strings.Repeat(" ", smallAnswer)
+	rig(t, func(c *Config, o *Options) { c.Requests.Max, o.Budget = 64, memory.New(8<<20) }, func(s *server, x *Indexer, w *Writer, rec *recorder) {
+		large := strings.Repeat(" ", x.smallAnswer())
 		s.after = func(r *request) *http.Response {
 			items := strings.TrimSuffix(strings.Repeat(`{"index":{"status":201}},`, len(r.actions)), ",")
 			resp := answer(200, large+`{"errors":false,"items":[`+items+`]}`)

@@ -1,6 +1,7 @@
 package indexer
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
@@ -60,6 +61,9 @@ func (v requestVerdict) nobody() bool {
 // judgeRequest judges the answer to a bulk request: the error of the
 // transport (also: the answer was cut), or the status and the body.
 func judgeRequest(err error, status int, body []byte) requestVerdict {
+	if errors.Is(err, errAnswerTooLarge) { // somebody answered
+		return requestVerdict{kind: requestUnknown, status: status, errorType: "endless_answer", reason: err.Error()}
+	}
 	if err != nil {
 		return requestVerdict{kind: requestUnknown, errorType: "no_answer", reason: err.Error()}
 	}

@@ -1,10 +1,8 @@
 package indexer
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -218,17 +216,6 @@ func (b *batch) gather() {
 	}
 }
 
-// maxAnswer bounds the bytes read of an answer. An item with an error takes a
-// few hundred bytes, its quotes of the document included.
-const maxAnswer = 64 << 20
-
-// smallAnswer is as much of an answer as any request may read. Beyond that one
-// goes on at a time, until its answer has been dealt with: memory must be bounded
-// also where a server, or what poses as one, answers without end.
-const smallAnswer = 1 << 20
-
-var errAnswerTooLarge = errors.New("bulk answer of more than 64 MiB")
-
 // send carries one request and hands the batch back with what came of it.
 func (x *Indexer) send(b *batch) {
 	began := time.Now()
@@ -293,35 +280,6 @@ func retryAfter(h http.Header) time.Duration {
 		return 0
 	}
 	return min(time.Duration(s)*time.Second, 5*time.Minute)
-}
-
-// readAnswer makes b.answer of what r gives.
-func (x *Indexer) readAnswer(ctx context.Context, b *batch, r io.Reader) error {
-	buf := bytes.NewBuffer(b.answer[:0])
-	defer func() { b.answer = buf.Bytes() }()
-	n, err := buf.ReadFrom(io.LimitReader(r, smallAnswer))
-	if err != nil || n < smallAnswer {
-		return err
-	}
-	select {
-	case x.large <- struct{}{}:
-		b.large = true
-	case <-ctx.Done():
-		return fmt.Errorf("while others with large answers were read: %w", context.Cause(ctx))
-	}
-	n, err = buf.ReadFrom(io.LimitReader(r, maxAnswer-smallAnswer+1))
-	if err == nil && n > maxAnswer-smallAnswer {
-		err = errAnswerTooLarge
-	}
-	return err
-}
-
-// forget lets another large answer be read when nobody needs this one any more.
-func (x *Indexer) forget(b *batch) {
-	if b.large {
-		b.large, b.answer = false, nil
-		<-x.large
-	}
 }
 
 // body reads a request's pieces. After end has returned nobody reads them any

@@ -141,6 +141,8 @@ func New(cfg *config.Config, o Options) (_ *App, err error) {
 	kafka = append(kafka, o.Kafka...)
 	a.elastic, err = elastic.New(cfg.Elasticsearch, append([]elastic.Option{
 		elastic.WithVersion(o.Version), elastic.WithLog(o.Log), elastic.WithMaxRequests(cfg.Indexer.Requests.Max),
+		// A page of a copy has 8 MiB, or a few documents that are larger.
+		elastic.WithMaxAnswer(int(min(max(limit/8, 32<<20), 256<<20))),
 	}, o.Elastic...)...)
 	if err != nil {
 		return nil, err
