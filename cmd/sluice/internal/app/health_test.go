@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/sluicehq/sluice/admin"
@@ -121,6 +122,86 @@ func TestLink(t *testing.T) {
 			t.Errorf("%d: silence began anew", step.status)
 		}
 	}
+}
+
+// hanging is a transport that answers nothing but what it is let to.
+type hanging chan struct{}
+
+func (h hanging) Perform(req *http.Request) (*http.Response, error) {
+	select {
+	case <-h:
+		return &http.Response{StatusCode: http.StatusOK, Status: "200 OK", Body: http.NoBody}, nil
+	case <-req.Context().Done():
+		return nil, req.Context().Err()
+	}
+}
+
+// A server that takes requests and never answers, as one whose process is frozen,
+// ends no request: what is under way tells of it, then the sign of life that the
+// indexer asks for.
+func TestLinkToAServerThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		answer := make(hanging)
+		l := newLink(answer)
+		l.answers()
+		send := func(method, path string, patience time.Duration) {
+			go func() {
+				ctx, cancel := context.WithTimeout(t.Context(), patience)
+				defer cancel()
+				req, err := http.NewRequestWithContext(ctx, method, path, http.NoBody)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if resp, err := l.Perform(req); err == nil {
+					resp.Body.Close()
+				}
+			}()
+			synctest.Wait()
+		}
+		look := func(when string, pace, silent time.Duration) {
+			t.Helper()
+			synctest.Wait()
+			if got := l.pace(); got != pace {
+				t.Errorf("%s: a bulk request takes %s, want %s", when, got, pace)
+			}
+			since, reason := l.state()
+			switch {
+			case since.IsZero() != (silent == 0):
+				t.Errorf("%s: silent since %v (%s), want for %s", when, since, reason, silent)
+			case silent > 0 && time.Since(since) != silent:
+				t.Errorf("%s: silent for %s, want %s", when, time.Since(since), silent)
+			}
+		}
+
+		send(http.MethodPost, "/_bulk", 20*time.Second)
+		time.Sleep(7 * time.Second)
+		look("under way", 7*time.Second, 0)
+		l.answers() // to something else
+		look("something was answered", 0, 0)
+		time.Sleep(time.Second)
+		look("and nothing since", time.Second, 0)
+		close(answer)
+		look("answered", 8*time.Second, 0)
+		answer = make(hanging)
+		l.next = answer
+		send(http.MethodPost, "/_bulk", 20*time.Second)
+		time.Sleep(21 * time.Second)
+		look("given up, which may be the record's fault", 21*time.Second, 0)
+		send(http.MethodGet, "/", 2*time.Second)
+		time.Sleep(3 * time.Second)
+		look("no sign of life", 24*time.Second, 3*time.Second)
+		time.Sleep(tookValid)
+		send(http.MethodGet, "/", 2*time.Second)
+		answer <- struct{}{}
+		look("back", 0, 0)
+
+		send(http.MethodGet, "/", 5*time.Second)
+		time.Sleep(time.Second)
+		l.answers() // to something else
+		time.Sleep(10 * time.Second)
+		look("answered meanwhile", 0, 0)
+	})
 }
 
 // The metric tells the state of the last look, and starting before the first.

@@ -1,6 +1,8 @@
 package app
 
 import (
+	"context"
+	"errors"
 	"net/http"
 	"strings"
 	"sync"
@@ -15,11 +17,14 @@ import (
 type link struct {
 	next indexer.Transport
 
-	mu     sync.Mutex
-	since  time.Time // of the silence; zero: it answers
-	reason string
-	took   time.Duration // a moving mean of the last requests that were answered
-	at     time.Time     // of the last of them
+	mu       sync.Mutex
+	since    time.Time // of the silence; zero: it answers
+	reason   string
+	took     time.Duration               // a moving mean of the last bulk requests that were answered
+	at       time.Time                   // of the last of them
+	answered time.Time                   // the last answer to anything
+	bulks    map[*http.Request]time.Time // those under way, and when they began
+	givenUp  time.Time                   // when the first began that was given up by time since; zero: none
 }
 
 // Of a moving mean: what the last request counts, and for how long the mean tells
@@ -30,23 +35,36 @@ const (
 )
 
 func newLink(next indexer.Transport) *link {
-	return &link{next: next, since: time.Now(), reason: "it has not told its version yet"}
+	return &link{
+		next: next, since: time.Now(), reason: "it has not told its version yet",
+		bulks: make(map[*http.Request]time.Time),
+	}
 }
 
 // Perform implements indexer.Transport.
 func (l *link) Perform(req *http.Request) (*http.Response, error) {
-	began := time.Now()
+	began, bulk := time.Now(), strings.HasSuffix(req.URL.Path, "/_bulk")
+	if bulk {
+		l.begin(req, began)
+		defer l.end(req)
+	}
 	resp, err := l.next.Perform(req)
 	switch {
+	case err != nil && !bulk && errors.Is(req.Context().Err(), context.DeadlineExceeded):
+		l.unanswered(began)
+	case err != nil && errors.Is(req.Context().Err(), context.DeadlineExceeded):
+		// It may be what is in it that is never answered. The indexer asks for a
+		// sign of life now, which tells.
+		l.gaveUp(began)
 	case err != nil && req.Context().Err() != nil:
-		// Given up from this side, by time or at the end: it says nothing.
+		// Given up at the end: it says nothing.
 	case err != nil:
 		l.silent("it cannot be reached")
 	case resp.StatusCode == http.StatusBadGateway, resp.StatusCode == http.StatusServiceUnavailable, resp.StatusCode == http.StatusGatewayTimeout:
 		l.silent("answers " + resp.Status)
 	default:
 		l.answers()
-		if strings.HasSuffix(req.URL.Path, "/_bulk") {
+		if bulk {
 			l.measure(time.Since(began))
 		}
 	}
@@ -66,20 +84,68 @@ func (l *link) measure(took time.Duration) {
 	l.at = now
 }
 
-// pace is how long a bulk request takes; 0: none was answered lately.
+func (l *link) begin(bulk *http.Request, now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.bulks[bulk] = now
+}
+
+func (l *link) end(bulk *http.Request) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.bulks, bulk)
+}
+
+func (l *link) gaveUp(began time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.givenUp.IsZero() && !l.answered.After(began) {
+		l.givenUp = began
+	}
+}
+
+// pace is how long a bulk request takes; 0: none was answered lately. Those under
+// way, or given up, count as soon as they have waited longer, for as long as nothing
+// at all was answered: a server that hangs ends no request, so no mean would tell of it.
 func (l *link) pace() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if time.Since(l.at) > tookValid {
-		return 0
+	now := time.Now()
+	var owed time.Duration
+	if !l.givenUp.IsZero() {
+		owed = now.Sub(l.givenUp)
 	}
-	return l.took
+	for _, began := range l.bulks {
+		if began.Before(l.answered) {
+			began = l.answered
+		}
+		owed = max(owed, now.Sub(began))
+	}
+	if now.Sub(l.at) > tookValid {
+		return owed
+	}
+	return max(owed, l.took)
 }
 
 func (l *link) answers() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.since, l.reason = time.Time{}, ""
+	l.answered, l.givenUp = time.Now(), time.Time{}
+}
+
+// unanswered takes a request that was given up by time: silence since it began,
+// unless something was answered meanwhile. Nothing would end that silence.
+func (l *link) unanswered(began time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.answered.After(began):
+		return
+	case l.since.IsZero():
+		l.since = began
+	}
+	l.reason = "it does not answer"
 }
 
 // waits says why the cluster has not told its version yet. It tells nothing

@@ -128,7 +128,7 @@ type IndexerStatus struct {
 	HeldTargets   int   `json:"held_targets"`
 	BlockedOn     int   `json:"records_never_answered"`
 	Throttled     bool  `json:"throttled"`
-	// BulkSeconds is how long a bulk request takes; 0: none was answered lately.
+	// BulkSeconds is how long a bulk request takes, or has waited; 0: none was answered lately.
 	BulkSeconds float64 `json:"bulk_seconds"`
 }
 

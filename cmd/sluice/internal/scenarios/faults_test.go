@@ -47,7 +47,7 @@ type fault struct {
 	remedy        string // what to type, or to do
 }
 
-// faults are the ten of docs/troubleshooting.md.
+// faults are those of docs/troubleshooting.md.
 var faults = []fault{
 	{
 		symptom: "nothing is read, all replicas say `starting`", cause: "no broker is reached",
@@ -107,6 +107,14 @@ var faults = []fault{
 		remedy: "the cluster's hot threads, merges, disks and `refresh_interval`; more replicas of Sluice do not help. `sluice_bulk_request_seconds` has the times",
 	},
 	{
+		symptom: "nothing is written, `throttled` first, then `waiting for Elasticsearch`", cause: "Elasticsearch takes requests and answers none: it is frozen, or a firewall drops what it says",
+		begin:  func(w *world, _ *program) { w.es.Inject(embedded.Rule{Fault: embedded.Unanswered()}) },
+		status: []string{"state", "reason"}, wants: []string{"waiting for Elasticsearch", "it does not answer"},
+		metric: `sluice_trouble{cause="elasticsearch_silent"}`,
+		log:    "state changed", fields: []string{"state", "reason"}, logged: []string{"waiting for Elasticsearch reason=it does not answer"},
+		remedy: "`sluice validate -c sluice.yaml` from the same machine; the node's log (a pause of its collector, a stuck disk), and what stands between",
+	},
+	{
 		symptom: "one partition stands, others go on", cause: "a batch in Kafka cannot be decoded",
 		begin:  func(w *world, _ *program) { w.produceGarbage(0, 4) },
 		status: []string{"state", "consumer.partitions.*.halt.kind", "consumer.partitions.*.halt.offset"}, wants: []string{"blocked on a record", "undecodable"},
@@ -145,7 +153,7 @@ var faults = []fault{
 	},
 }
 
-// Each of ten faults is named, with its cause, by /v1/status alone, by the metrics
+// Each fault is named, with its cause, by /v1/status alone, by the metrics
 // alone and by the log alone; docs/troubleshooting.md shows what they say.
 func TestFaultsAreNamed(t *testing.T) {
 	rows := make([]string, len(faults))
