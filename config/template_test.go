@@ -3,6 +3,7 @@ package config
 import (
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -31,6 +32,27 @@ func TestTemplate(t *testing.T) {
 	for i, line := range strings.Split(Template(), "\n") {
 		if m := commented.FindString(line); m != "" && !strings.Contains(line[len(m):], " # ") && !strings.Contains(m, "overrides") {
 			t.Errorf("template.yaml:%d: a key without a word about it: %s", i+1, line)
+		}
+	}
+}
+
+// The words beside a key name every value that it takes, where there are only so
+// many: whoever starts from the template sees what there is to choose from.
+func TestTemplateNamesEveryValue(t *testing.T) {
+	lines := strings.Split(Template(), "\n")
+	var errs Errors
+	p := parser{errs: &errs}
+	root := p.file(Source{"template.yaml", []byte(commented.ReplaceAllString(Template(), "$1$2"))}, 0)
+	for _, e := range reference(t) {
+		n := root.path(e.key)
+		if n == nil || !e.closed || slices.Equal(e.values, []string{"true", "false"}) {
+			continue
+		}
+		line := lines[n.place.Line-1]
+		for _, value := range e.values {
+			if !regexp.MustCompile(`\b` + regexp.QuoteMeta(value) + `\b`).MatchString(line) {
+				t.Errorf("template.yaml:%d: %s is also %s", n.place.Line, e.key, value)
+			}
 		}
 	}
 }
