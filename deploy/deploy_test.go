@@ -508,6 +508,11 @@ func TestSystemd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// RestartPreventExitStatus, which ends the tries with a wrong configuration,
+	// knows of the main process only.
+	if !bytes.Contains(unit, []byte("\nRestartPreventExitStatus=2 78\n")) || bytes.Contains(unit, []byte("\nExecStartPre=")) {
+		t.Error("a wrong configuration is tried again and again")
+	}
 	file := filepath.Join(t.TempDir(), "sluice.service")
 	unit = bytes.ReplaceAll(unit, []byte("/usr/local/bin/sluice"), []byte("/bin/true"))
 	if err := os.WriteFile(file, unit, 0o600); err != nil {
