@@ -21,6 +21,7 @@ import (
 	"net/netip"
 	"os"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -216,6 +217,9 @@ func Listen(cfg Config, opts Options) (*Server, error) {
 		return nil, err
 	}
 	listener, err := net.Listen("tcp", cfg.Address)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return nil, fmt.Errorf("admin.address: %w: another replica on this machine? Give this one an address of its own, such as --set admin.address=127.0.0.1:9601", err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("admin.address: %w", err)
 	}

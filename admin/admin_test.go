@@ -197,6 +197,22 @@ func TestRefusesToBeReachableWithoutProof(t *testing.T) {
 	}
 }
 
+// Who starts a second replica on one machine is told what to do about it.
+func TestAnAddressInUseNamesTheRemedy(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	s, err := Listen(Config{Address: taken.Addr().String()}, Options{})
+	if err == nil {
+		s.Close(t.Context())
+	}
+	if err == nil || !strings.Contains(err.Error(), "--set admin.address=") {
+		t.Errorf("%v", err)
+	}
+}
+
 func TestTokenGuardsEveryChange(t *testing.T) {
 	token := filepath.Join(t.TempDir(), "token")
 	if err := os.WriteFile(token, []byte("secret\n"), 0o600); err != nil {

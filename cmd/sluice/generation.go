@@ -279,7 +279,7 @@ func findDiverged(ctx context.Context, admin *kadm.Client, topic string, c *comm
 
 // fetchCommits returns a group's commits of one topic, by partition.
 func fetchCommits(ctx context.Context, admin *kadm.Client, group, topic string) (map[int32]kadm.Offset, error) {
-	all, err := admin.FetchOffsets(ctx, group)
+	all, err := groupOffsets(ctx, admin, group)
 	if err == nil {
 		err = all.Error()
 	}

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 
 	"github.com/spf13/cobra"
@@ -24,6 +26,9 @@ func newInit() *cobra.Command {
 				return err
 			}
 			file, err := os.OpenFile(output, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+			if errors.Is(err, fs.ErrExist) {
+				return fmt.Errorf("%s exists: name another file, or take it away", output)
+			}
 			if err != nil {
 				return err
 			}

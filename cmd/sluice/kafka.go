@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -26,11 +27,35 @@ func groupMembers(ctx context.Context, admin *kadm.Client, group string) (int, e
 	}
 	// Also where it is not listed: this tells what does not exist from what one
 	// may not see.
-	groups, err := admin.DescribeGroups(ctx, group)
-	if err := errors.Join(err, groups[group].Err); err != nil && !errors.Is(err, kerr.GroupIDNotFound) {
+	groups, err := coordinated(ctx, func() (kadm.DescribedGroups, error) {
+		groups, err := admin.DescribeGroups(ctx, group)
+		return groups, errors.Join(err, groups[group].Err)
+	})
+	if err != nil && !errors.Is(err, kerr.GroupIDNotFound) {
 		return 0, fmt.Errorf("group %s: %w", group, err)
 	}
 	return len(groups[group].Members), nil
+}
+
+// groupOffsets returns all commits of a group, of any topic.
+func groupOffsets(ctx context.Context, admin *kadm.Client, group string) (kadm.OffsetResponses, error) {
+	return coordinated(ctx, func() (kadm.OffsetResponses, error) { return admin.FetchOffsets(ctx, group) })
+}
+
+// coordinated asks a group's coordinator, and for some seconds again where there
+// is none yet: a new cluster makes the topic of the groups when it is first asked.
+func coordinated[T any](ctx context.Context, ask func() (T, error)) (T, error) {
+	for tries := 0; ; tries++ {
+		answer, err := ask()
+		if !errors.Is(err, kerr.CoordinatorNotAvailable) || tries == 10 {
+			return answer, err
+		}
+		select {
+		case <-time.After(time.Second):
+		case <-ctx.Done():
+			return answer, err
+		}
+	}
 }
 
 // requireEmpty refuses, with exit code 75, while one of the groups has members.
@@ -63,7 +88,9 @@ func describeTopic(ctx context.Context, admin *kadm.Client, topic string) (*topi
 		return nil, fmt.Errorf("topic %s: %w", topic, err)
 	}
 	detail := topics[topic]
-	if err := detail.Err; err != nil {
+	if err := detail.Err; errors.Is(err, kerr.UnknownTopicOrPartition) {
+		return nil, fmt.Errorf("topic %s does not exist, or may not be seen: %w", topic, err)
+	} else if err != nil {
 		return nil, fmt.Errorf("topic %s: %w", topic, err)
 	}
 	starts, err := offsets(admin.ListStartOffsets(ctx, topic))

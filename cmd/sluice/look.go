@@ -176,7 +176,7 @@ func (o *outcome) where() string { return fmt.Sprintf("%s/%d/%d", o.Topic, o.Par
 func (l *looker) sources(ctx context.Context) (names []string, err error) {
 	listed, err := l.kafka.ListTopics(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("topics: %w", err)
+		return nil, fmt.Errorf("no broker tells of the topics: %w", err)
 	}
 	for _, wanted := range l.cfg.Kafka.Topics {
 		fits, err := consumer.MatchTopic(wanted, deadLetterTopics(l.cfg))

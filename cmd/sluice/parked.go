@@ -357,7 +357,7 @@ func (r *parkedReplay) start(ctx context.Context, state *deadletter.ParkedState)
 	if err != nil {
 		return "", 0, err
 	}
-	commits, err := r.kafka.FetchOffsets(ctx, r.group)
+	commits, err := groupOffsets(ctx, r.kafka, r.group)
 	if err != nil && !errors.Is(err, kerr.GroupIDNotFound) {
 		return "", 0, fmt.Errorf("group %s: its commits: %w", r.group, err)
 	}

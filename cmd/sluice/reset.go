@@ -44,6 +44,11 @@ Exit code 75: members are running.`,
 			}
 			ctx := cmd.Context()
 			defer s.close(ctx)
+			if !dryRun {
+				if err := requireEmpty(ctx, s.kafka, []string{s.cfg.Kafka.GroupID}); err != nil {
+					return err
+				}
+			}
 			moves, err := s.planReset(ctx, topic, only, target)
 			if err != nil {
 				return err

@@ -41,11 +41,11 @@ func TestReset(t *testing.T) {
 			t.Errorf("%v: %d: %s", bad, code, text)
 		}
 	}
-	if code, _ := run("--topic", "nope", "--to", "earliest"); code != exitFailed {
-		t.Errorf("a topic that does not exist: %d", code)
+	if code, text := run("--topic", "nope", "--to", "earliest"); code != exitFailed || !strings.Contains(text, "topic nope does not exist") {
+		t.Errorf("a topic that does not exist: %d: %s", code, text)
 	}
 	p.join(t)
-	if code, text := run("--to", "earliest"); code != exitTryLater || !strings.Contains(text, "stop all members") {
+	if code, text := run("--to", "earliest"); code != exitTryLater || !strings.Contains(text, "stop all members") || strings.Contains(text, "read again") {
 		t.Errorf("with a member: %d: %s", code, text)
 	}
 }

@@ -102,7 +102,7 @@ func TestInit(t *testing.T) {
 	if _, err := config.Load([]string{file}, nil, nil); err != nil {
 		t.Error(err)
 	}
-	if code, _, stderr := sluice(t, "init", "-o", file); code != 1 || !strings.Contains(stderr, "exists") {
+	if code, _, stderr := sluice(t, "init", "-o", file); code != 1 || !strings.Contains(stderr, "exists: name another file") {
 		t.Errorf("a second time: exit code %d: %s", code, stderr)
 	}
 	if code, stdout, _ := sluice(t, "init"); code != 0 || stdout != config.Template() {

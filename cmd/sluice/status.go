@@ -359,7 +359,7 @@ func (s *statusSum) show(out io.Writer) {
 	if s.Members >= 0 {
 		members = fmt.Sprint(s.Members)
 	}
-	eta := "lag does not fall"
+	eta := "never, as the lag does not fall"
 	if s.ETASeconds >= 0 {
 		eta = (time.Duration(s.ETASeconds) * time.Second).String()
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"regexp"
 	"slices"
 	"strconv"
@@ -139,7 +140,10 @@ func (v *validation) settled(cfg *config.Config, mapper *document.Mapper) {
 	}
 }
 
-func mebibytes(n int64) string { return strconv.FormatFloat(float64(n)/(1<<20), 'f', -1, 64) + "MiB" }
+// mebibytes writes a size to the thousandth of a MiB, and no digits that say nothing.
+func mebibytes(n int64) string {
+	return strconv.FormatFloat(math.Round(float64(n)/(1<<20)*1000)/1000, 'f', -1, 64) + "MiB"
+}
 
 func (v *validation) kafka(ctx context.Context, cfg *config.Config) {
 	v.section("kafka " + strings.Join(cfg.Kafka.Brokers, ", "))
@@ -234,7 +238,7 @@ func withoutLeader(detail kadm.TopicDetail) (n int) {
 
 func (v *validation) group(ctx context.Context, admin *kadm.Client, cfg *config.Config) {
 	group := cfg.Kafka.GroupID
-	_, err := admin.FetchOffsets(ctx, group)
+	_, err := groupOffsets(ctx, admin, group)
 	switch {
 	case errors.Is(err, kerr.GroupAuthorizationFailed):
 		v.fail("group %s may not be used: allow READ on it", group)
@@ -244,14 +248,6 @@ func (v *validation) group(ctx context.Context, admin *kadm.Client, cfg *config.
 		return
 	}
 	members, err := groupMembers(ctx, admin, group)
-	// A new cluster makes the topic of the groups when it is first asked.
-	for tries := 0; errors.Is(err, kerr.CoordinatorNotAvailable) && tries < 5; tries++ {
-		select {
-		case <-time.After(time.Second):
-			members, err = groupMembers(ctx, admin, group)
-		case <-ctx.Done():
-		}
-	}
 	if err != nil {
 		v.warn("group %s: its members cannot be seen: %v", group, err)
 		return
