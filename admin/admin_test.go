@@ -206,7 +206,7 @@ func TestAnAddressInUseNamesTheRemedy(t *testing.T) {
 	defer taken.Close()
 	s, err := Listen(Config{Address: taken.Addr().String()}, Options{})
 	if err == nil {
-		s.Close(t.Context())
+		_ = s.Close(t.Context())
 	}
 	if err == nil || !strings.Contains(err.Error(), "--set admin.address=") {
 		t.Errorf("%v", err)

@@ -144,6 +144,10 @@ func TestLinkToAServerThatHangs(t *testing.T) {
 		answer := make(hanging)
 		l := newLink(answer)
 		l.answers()
+		pass := func(d time.Duration) {
+			time.Sleep(d) //nolint:forbidigo // the bubble's clock
+			synctest.Wait()
+		}
 		send := func(method, path string, patience time.Duration) {
 			go func() {
 				ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -175,31 +179,31 @@ func TestLinkToAServerThatHangs(t *testing.T) {
 		}
 
 		send(http.MethodPost, "/_bulk", 20*time.Second)
-		time.Sleep(7 * time.Second)
+		pass(7 * time.Second)
 		look("under way", 7*time.Second, 0)
 		l.answers() // to something else
 		look("something was answered", 0, 0)
-		time.Sleep(time.Second)
+		pass(time.Second)
 		look("and nothing since", time.Second, 0)
 		close(answer)
 		look("answered", 8*time.Second, 0)
 		answer = make(hanging)
 		l.next = answer
 		send(http.MethodPost, "/_bulk", 20*time.Second)
-		time.Sleep(21 * time.Second)
+		pass(21 * time.Second)
 		look("given up, which may be the record's fault", 21*time.Second, 0)
 		send(http.MethodGet, "/", 2*time.Second)
-		time.Sleep(3 * time.Second)
+		pass(3 * time.Second)
 		look("no sign of life", 24*time.Second, 3*time.Second)
-		time.Sleep(tookValid)
+		pass(tookValid)
 		send(http.MethodGet, "/", 2*time.Second)
 		answer <- struct{}{}
 		look("back", 0, 0)
 
 		send(http.MethodGet, "/", 5*time.Second)
-		time.Sleep(time.Second)
+		pass(time.Second)
 		l.answers() // to something else
-		time.Sleep(10 * time.Second)
+		pass(10 * time.Second)
 		look("answered meanwhile", 0, 0)
 	})
 }
