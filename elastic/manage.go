@@ -93,6 +93,42 @@ func (c *Client) PutSettings(ctx context.Context, index string, settings map[str
 		request{method: http.MethodPut, path: "/" + url.PathEscape(index) + "/_settings"}, settings)
 }
 
+// IndexSettings returns one setting of indices, by their names: as it is set, or
+// the default of that very index; "" where the server knows none. An index that
+// is missing is left out. It needs the privilege view_index_metadata or monitor.
+func (c *Client) IndexSettings(ctx context.Context, name string, indices ...string) (map[string]string, error) {
+	// A request's first line has 4096 bytes by default, and an index name up to 255.
+	const at = 12
+	values := map[string]string{}
+	for page := range slices.Chunk(indices, at) {
+		escaped := make([]string, len(page))
+		for i, index := range page {
+			escaped[i] = url.PathEscape(index)
+		}
+		var answer map[string]struct {
+			Settings map[string]any `json:"settings"`
+			Defaults map[string]any `json:"defaults"`
+		}
+		err := c.send(ctx, "looking at the setting "+name+" (needs the privilege view_index_metadata)", request{
+			method: http.MethodGet, path: "/" + strings.Join(escaped, ",") + "/_settings/" + url.PathEscape(name),
+			query: url.Values{"flat_settings": {"true"}, "include_defaults": {"true"}, "ignore_unavailable": {"true"}},
+		}, nil, &answer)
+		if err != nil {
+			return nil, err
+		}
+		for index, facts := range answer {
+			value, ok := facts.Settings[name]
+			if !ok {
+				value = facts.Defaults[name]
+			}
+			if values[index] = ""; value != nil {
+				values[index] = fmt.Sprint(value)
+			}
+		}
+	}
+	return values, nil
+}
+
 // PutMapping adds to the mapping of an index.
 func (c *Client) PutMapping(ctx context.Context, index string, mapping any) error {
 	return c.change(ctx, "changing the mapping of "+index+" (needs the privilege manage)",

@@ -135,26 +135,15 @@ func (m *Manager) draft(ctx context.Context, s *step, name string, p Plan) (*Job
 
 // problems refuses a source that cannot be split, or a cluster without room.
 func (m *Manager) problems(ctx context.Context, s *step, j *Job, p Plan) (bool, error) {
-	definitions, err := m.Cluster.Definitions(ctx, p.Source)
-	if err != nil {
-		return false, err
-	}
-	source, there := definitions[p.Source]
-	if !there || len(definitions) != 1 {
-		s.refuse("name the index itself", "%s is no index", p.Source)
-		return true, nil
-	}
-	if source.DataStream != "" {
-		s.refuse("let it roll over to smaller ones; a migration is for an index", "%s backs the data stream %s", p.Source, source.DataStream)
-	}
-	if problem := unsuitable(source); problem != "" {
-		s.refuse("reindex it into one without, name that as documents.index, then plan", "%s: it cannot be copied document by document", problem)
+	source, err := m.checkSource(ctx, s, p.Source)
+	if err != nil || source == nil {
+		return true, err
 	}
 	if j.Mapping, err = mappingHash(source.Mappings); err != nil {
 		return true, err
 	}
 	j.Restore = map[string]string{"index.refresh_interval": source.Setting("index.refresh_interval")}
-	stats, err := m.Cluster.IndexStats(ctx, p.Source)
+	stats, err := m.Cluster.IndexStats(ctx, source.Name)
 	if err != nil {
 		return false, err
 	}
@@ -239,27 +228,6 @@ func priority(job string) int64 {
 	return 1_000_000 + int64(h.Sum32())
 }
 
-// unsuitable says why an index cannot be split.
-func unsuitable(d elastic.Definition) string {
-	var m struct {
-		Source struct {
-			Enabled *bool `json:"enabled"`
-		} `json:"_source"`
-	}
-	if err := json.Unmarshal(d.Mappings, &m); err != nil {
-		return "its mapping cannot be read"
-	}
-	switch mode := d.Setting("index.mode"); {
-	case m.Source.Enabled != nil && !*m.Source.Enabled:
-		return d.Name + " keeps no _source"
-	case mode == "time_series" || mode == "logsdb":
-		return d.Name + " has index.mode " + mode
-	case d.Setting("index.final_pipeline") != "" && d.Setting("index.final_pipeline") != "_none":
-		return d.Name + " has index.final_pipeline: every copied document would pass it a second time"
-	}
-	return ""
-}
-
 // build makes what a planned job needs, and is repeated until it is there.
 func (m *Manager) build(ctx context.Context, name string) error {
 	var p Plan
@@ -302,20 +270,19 @@ func (m *Manager) build(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
+	vectors, err := m.hidesVectors(ctx, source)
+	if err != nil {
+		return err
+	}
 	for _, t := range j.Targets {
-		body, err := definition(source, j, t)
+		body, err := definition(source, j, t, vectors != "")
 		if err != nil {
 			return err
 		}
-		if err := m.Cluster.CreateIndex(ctx, t.Index, body); errors.Is(err, elastic.ErrExists) {
-			found, err := m.Cluster.Definitions(ctx, t.Index)
-			if err != nil {
-				return err
-			}
-			if owner, _ := ownerOf(found[t.Index]); owner != j.Name {
-				return fmt.Errorf("%s exists and does not carry the name of job %s: cancel the job", t.Index, j.Name)
-			}
-		} else if err != nil {
+		if err := m.Cluster.CreateIndex(ctx, t.Index, body); err != nil && !errors.Is(err, elastic.ErrExists) {
+			return err
+		}
+		if err := m.checkTarget(ctx, j, t.Index); err != nil {
 			return err
 		}
 	}
@@ -376,7 +343,8 @@ const leastGC = 15 * time.Minute
 
 // definition is the request that makes a target as the source is, not as the
 // documents that happen to come first would have it.
-func definition(source elastic.Definition, j *Job, t Target) (map[string]any, error) {
+// vectors says that it is to show them.
+func definition(source elastic.Definition, j *Job, t Target, vectors bool) (map[string]any, error) {
 	settings := map[string]any{}
 	for name, value := range source.Settings {
 		if !slices.ContainsFunc(kept, func(k string) bool { return name == k || strings.HasSuffix(k, ".") && strings.HasPrefix(name, k) }) {
@@ -387,6 +355,9 @@ func definition(source elastic.Definition, j *Job, t Target) (map[string]any, er
 	settings["index.refresh_interval"] = "30s" // while documents are copied
 	if gc, err := time.ParseDuration(source.Setting("index.gc_deletes")); err != nil || gc < leastGC {
 		settings["index.gc_deletes"] = "15m"
+	}
+	if vectors {
+		settings[hideVectors] = "false"
 	}
 	mappings, err := decodeMapping(source.Mappings)
 	if err != nil {

@@ -3,7 +3,9 @@ package migrate
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -119,14 +121,11 @@ func (m *Manager) checkCut(ctx context.Context, s *step, j *Job, customers []str
 			s.refuse("sluice migrate verify --repair --job "+j.Name, "the last verification (%s) found differences: %s", v.ID, shorten(bad))
 		}
 	}
-	definitions, err := m.Cluster.Definitions(ctx, j.Source)
-	if err != nil {
+	if err := m.checkMapping(ctx, s, j); err != nil {
 		return err
 	}
-	if hash, err := mappingHash(definitions[j.Source].Mappings); err != nil {
+	if err := m.checkRestored(ctx, s, j); err != nil {
 		return err
-	} else if hash != j.Mapping {
-		s.refuse("sluice migrate resume --apply-mapping --job "+j.Name+", then "+verify, "the mapping of %s has changed", j.Source)
 	}
 	dirty, err := m.store.dirty(ctx, j.Name)
 	if err != nil {
@@ -164,6 +163,52 @@ func (m *Manager) checkCut(ctx context.Context, s *step, j *Job, customers []str
 		if health.Status != "green" {
 			s.refuse("wait for its copies, or lower its number_of_replicas", "%s is %s", t.Index, health.Status)
 			break
+		}
+	}
+	return nil
+}
+
+// checkMapping refuses where the legacy index's mapping is not the one that the
+// new indices have: they would index its documents otherwise.
+func (m *Manager) checkMapping(ctx context.Context, s *step, j *Job) error {
+	definitions, err := m.Cluster.Definitions(ctx, j.Source)
+	if err != nil {
+		return err
+	}
+	hash, err := mappingHash(definitions[j.Source].Mappings)
+	if err != nil {
+		return err
+	}
+	if hash != j.Mapping {
+		s.refuse("sluice migrate resume --apply-mapping --job "+j.Name+", then sluice migrate verify --job "+j.Name, "the mapping of %s has changed", j.Source)
+	}
+	return nil
+}
+
+// checkRestored refuses readers for an index that still has a setting which only
+// the copy needed.
+func (m *Manager) checkRestored(ctx context.Context, s *step, j *Job) error {
+	wanted := maps.Clone(j.Restore)
+	if wanted == nil {
+		wanted = map[string]string{}
+	}
+	wanted["index.blocks.write"] = "" // of the drain
+	for _, t := range j.Targets {
+		definitions, err := m.Cluster.Definitions(ctx, t.Index)
+		if err != nil {
+			return err
+		}
+		made := definitions[t.Index]
+		for _, name := range slices.Sorted(maps.Keys(wanted)) {
+			want, have := wanted[name], made.Setting(name)
+			if have == want || name == "index.blocks.write" && have == "false" {
+				continue
+			}
+			value, shown := "null", "unset"
+			if want != "" {
+				value, shown = strconv.Quote(want), want
+			}
+			s.refuse(fmt.Sprintf("PUT /%s/_settings {%q: %s}", t.Index, name, value), "%s of %s is %q since the copy, and is to be %s", name, t.Index, have, shown)
 		}
 	}
 	return nil

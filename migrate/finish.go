@@ -41,6 +41,9 @@ func (m *Manager) Complete(ctx context.Context, r Request, minBake, keep time.Du
 			if len(dirty) > 0 {
 				s.refuse("sluice migrate verify --repair --customer "+dirty[0]+" --job "+j.Name, "one side has refused records of %s", shorten(dirty))
 			}
+			if err := m.checkMapping(ctx, s, j); err != nil {
+				return nil, err
+			}
 			if !r.Yes {
 				s.refuse("repeat with --yes", "there is no way back by a flag from here: %s will miss records", j.Source)
 			}

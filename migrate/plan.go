@@ -37,16 +37,13 @@ func (m *Manager) Plan(ctx context.Context, w Wish) (Plan, error) {
 	if err != nil {
 		return plan, err
 	}
-	definitions, err := m.Cluster.Definitions(ctx, w.Source)
+	refused := &step{}
+	source, err := m.checkSource(ctx, refused, w.Source)
 	if err != nil {
 		return plan, err
 	}
-	source, there := definitions[w.Source]
-	if !there {
-		return plan, fmt.Errorf("%s is no index: name the index itself, not an alias", w.Source)
-	}
-	if problem := unsuitable(source); problem != "" {
-		return plan, fmt.Errorf("%s: it cannot be copied document by document", problem)
+	if len(refused.refusals) > 0 {
+		return plan, &RefusedError{Verb: "plan", Refusals: refused.refusals}
 	}
 	stats, err := m.Cluster.IndexStats(ctx, w.Source)
 	if err != nil {
@@ -55,7 +52,7 @@ func (m *Manager) Plan(ctx context.Context, w Wish) (Plan, error) {
 	plan.Docs, plan.Bytes = stats.Docs, stats.Bytes
 	sizes := w.Sizes
 	if sizes == nil {
-		if sizes, err = m.measure(ctx, source, stats, by); err != nil {
+		if sizes, err = m.measure(ctx, *source, stats, by); err != nil {
 			return plan, err
 		}
 	}

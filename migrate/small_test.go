@@ -243,6 +243,11 @@ func TestUnsuitable(t *testing.T) {
 		"no _source":     {Mappings: json.RawMessage(`{"_source":{"enabled":false}}`)},
 		"final pipeline": {Mappings: json.RawMessage(`{}`), Settings: map[string]any{"index.final_pipeline": "p"}},
 		"time series":    {Mappings: json.RawMessage(`{}`), Settings: map[string]any{"index.mode": "time_series"}},
+		"excludes":       {Mappings: json.RawMessage(`{"_source":{"excludes":["x"]}}`)},
+		"includes":       {Mappings: json.RawMessage(`{"_source":{"includes":["x"]}}`)},
+		"synthetic":      {Mappings: json.RawMessage(`{"_source":{"mode":"synthetic"}}`)},
+		"by a setting":   {Mappings: json.RawMessage(`{}`), Settings: map[string]any{"index.mapping.source.mode": "SYNTHETIC"}},
+		"derived source": {Mappings: json.RawMessage(`{}`), Settings: map[string]any{"index.derived_source.enabled": "true"}},
 	} {
 		if unsuitable(d) == "" {
 			t.Errorf("%s: nothing is said", name)
