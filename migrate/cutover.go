@@ -55,8 +55,7 @@ func (m *Manager) Cutover(ctx context.Context, r Request, cut Cut) (Result, erro
 			}
 			percent = schedule[i]
 			if j.CutAt != nil && time.Since(*j.CutAt) < cut.Bake {
-				s.later = true
-				s.refuse("wait, or name a shorter --bake", "the last step was %s ago and is to bake for %s", time.Since(*j.CutAt).Round(time.Second), cut.Bake)
+				s.wait("wait, or name a shorter --bake", "the last step was %s ago and is to bake for %s", time.Since(*j.CutAt).Round(time.Second), cut.Bake)
 			}
 		case cut.All:
 			percent = partition.Percent
@@ -142,8 +141,7 @@ func (m *Manager) checkCut(ctx context.Context, s *step, j *Job, customers []str
 		return err
 	}
 	if over {
-		s.later = len(s.refusals) == 0
-		s.refuse("wait until the consumers have caught up", "the live lag is %s, over %s", lag, j.Throttle.Lag)
+		s.wait("wait until the consumers have caught up", "the live lag is %s, over %s", lag, j.Throttle.Lag)
 	}
 	// It has passed long since: what is left are records that are parked, which
 	// count as handled and are not there yet, replays, and new partitions.
@@ -152,8 +150,7 @@ func (m *Manager) checkCut(ctx context.Context, s *step, j *Job, customers []str
 		return err
 	}
 	if !fence.Passed {
-		s.later = len(s.refusals) == 0
-		s.refuse("wait until they are written (sluice parked list)", "records are not written yet: %s", laggards(fence))
+		s.wait("wait until they are written (sluice parked list)", "records are not written yet: %s", laggards(fence))
 	}
 	for _, t := range j.Targets {
 		health, err := m.Cluster.Health(ctx, t.Index)

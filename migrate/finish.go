@@ -29,7 +29,7 @@ func (m *Manager) Complete(ctx context.Context, r Request, minBake, keep time.Du
 			case !table.Read.AllNew() || j.FullAt == nil:
 				s.refuse("sluice migrate cutover --all --job "+j.Name, "not every customer is read from the new side")
 			case time.Since(*j.FullAt) < minBake:
-				s.refuse("wait, or name a shorter --min-bake", "all customers are cut over since %s only, not for %s", time.Since(*j.FullAt).Round(time.Second), minBake)
+				s.wait("wait, or name a shorter --min-bake", "all customers are cut over since %s only, not for %s", time.Since(*j.FullAt).Round(time.Second), minBake)
 			case j.Verified == nil || j.Verified.Stale != "" || len(j.Verified.Bad) > 0 || j.Verified.At.Before(*j.FullAt):
 				s.refuse("sluice migrate verify --job "+j.Name, "no clean verification since all customers are cut over")
 			}
@@ -136,7 +136,7 @@ func (m *Manager) Drop(ctx context.Context, r Request, confirm string, searched 
 			s.refuse("repeat with --confirm "+j.Source, "%q is not the name of the legacy index", confirm)
 		}
 		if until := j.Done.KeptUntil; time.Now().Before(until) {
-			s.refuse("wait until then", "%s is kept until %s", j.Source, until.Format(time.RFC3339))
+			s.wait("wait until then", "%s is kept until %s", j.Source, until.Format(time.RFC3339))
 		}
 		definitions, err := m.Cluster.Definitions(ctx, j.Source)
 		if err != nil {

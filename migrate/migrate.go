@@ -102,7 +102,7 @@ type Refusal struct {
 type RefusedError struct {
 	Verb     string
 	Refusals []Refusal
-	// Later says that the reasons pass by themselves.
+	// Later says that all the reasons pass by themselves.
 	Later bool
 }
 
@@ -174,6 +174,7 @@ func (m *Manager) awaitReaders(ctx context.Context) error {
 	if mutantReaders {
 		return nil
 	}
+	m.Log.Info().Stringer("wait", m.MaxStaleness+skew).Msg("waiting until no reader goes by the routing table of before")
 	return sleep(ctx, m.MaxStaleness+skew)
 }
 

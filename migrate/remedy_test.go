@@ -29,7 +29,7 @@ func TestEveryRefusalNamesItsRemedy(t *testing.T) {
 		ast.Inspect(file, func(n ast.Node) bool {
 			where := func() token.Position { return files.Position(n.Pos()) }
 			switch n := n.(type) {
-			case *ast.CallExpr: // s.refuse and stuckf take the remedy first
+			case *ast.CallExpr: // s.refuse, s.wait and stuckf take the remedy first
 				name := ""
 				switch f := n.Fun.(type) {
 				case *ast.SelectorExpr:
@@ -37,7 +37,7 @@ func TestEveryRefusalNamesItsRemedy(t *testing.T) {
 				case *ast.Ident:
 					name = f.Name
 				}
-				if name == "refuse" || name == "stuckf" {
+				if name == "refuse" || name == "stuckf" || name == "wait" && len(n.Args) > 1 {
 					refusals++
 					if empty(n.Args[0]) {
 						t.Errorf("%s: a refusal without a remedy", where())

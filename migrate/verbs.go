@@ -37,7 +37,7 @@ type Result struct {
 type step struct {
 	actions  []string
 	refusals []Refusal
-	later    bool // the refusals pass by themselves
+	passing  int // how many of the refusals pass by themselves
 	act      func(context.Context) error
 }
 
@@ -47,6 +47,12 @@ func (s *step) does(format string, args ...any) {
 
 func (s *step) refuse(remedy, format string, args ...any) {
 	s.refusals = append(s.refusals, Refusal{fmt.Sprintf(format, args...), remedy})
+}
+
+// wait refuses for a reason that passes by itself.
+func (s *step) wait(remedy, format string, args ...any) {
+	s.passing++
+	s.refuse(remedy, format, args...)
 }
 
 // needs refuses a verb in any other state.
@@ -99,7 +105,7 @@ func (m *Manager) do(ctx context.Context, r Request, verb string, prepare func(c
 		return result, nil
 	}
 	if len(s.refusals) > 0 {
-		err = &RefusedError{verb, s.refusals, s.later}
+		err = &RefusedError{verb, s.refusals, s.passing == len(s.refusals)}
 	} else {
 		err = s.act(ctx)
 	}
@@ -208,8 +214,7 @@ func (m *Manager) Backfill(ctx context.Context, r Request, waive []string, told 
 				return nil, err
 			}
 			if !fence.Passed {
-				s.later = true
-				s.refuse("wait until every replica of sluice run has seen the table (sluice migrate status), then repeat; run waits by itself",
+				s.wait("wait until every replica of sluice run has seen the table (sluice migrate status), then repeat; run waits by itself",
 					"the fence of epoch %d has not passed: %s", j.Fence.Epoch, laggards(fence))
 			}
 			if err := m.checkRoom(ctx, s, j); err != nil {

@@ -115,8 +115,7 @@ func (m *Manager) Verify(ctx context.Context, r Request, check Check, told func(
 			return nil, err
 		}
 		if over {
-			s.later = true
-			s.refuse("wait until the consumers have caught up", "the live lag is %s: differences would not settle", lag)
+			s.wait("wait until the consumers have caught up", "the live lag is %s: differences would not settle", lag)
 		}
 		if check.Repair && check.Level == L0 {
 			s.refuse("repeat with --level L1 or L2", "L0 knows no documents that could be mended")

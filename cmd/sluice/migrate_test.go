@@ -88,6 +88,8 @@ func TestMigrateRunbook(t *testing.T) {
 	s.verb(0, "", "cutover", "--job", "j7", "--all", "--yes")
 	s.verb(1, "no clean verification", "complete", "--job", "j7", "--min-bake", "0s", "--keep-old", "0s", "--yes")
 	s.verb(0, "clean", "verify", "--job", "j7")
+	s.verb(exitTryLater, "wait, or name a shorter --min-bake", "complete", "--job", "j7", "--keep-old", "0s", "--yes")
+	s.verb(exitFailed, "repeat with --yes", "complete", "--job", "j7") // that does not pass by itself
 	s.verb(0, "j7 is COMPLETED", "complete", "--job", "j7", "--min-bake", "0s", "--keep-old", "0s", "--yes")
 	s.verb(1, "repeat with --confirm events", "drop", "--job", "j7", "--confirm", "event")
 	s.verb(0, "j7 is DROPPED", "drop", "--job", "j7", "--confirm", "events", "--searched")
@@ -106,8 +108,8 @@ func TestMigrateRunbook(t *testing.T) {
 			refusals++
 		}
 	}
-	if refusals != 4 {
-		t.Errorf("%d refusals are in the audit log, want 4:\n%s", refusals, events)
+	if refusals != 6 {
+		t.Errorf("%d refusals are in the audit log, want 6:\n%s", refusals, events)
 	}
 	var jobs []migrate.Status
 	s.get(first.url+"/v1/jobs", &jobs)
