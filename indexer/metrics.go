@@ -41,7 +41,7 @@ func newMetrics() *metrics {
 		}),
 		documents: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "sluice_documents_total",
-			Help: "Actions by target and how they ended: indexed, deleted, stale, ignored, rejected, or conflict (a newer version is stored). A record may have several. 200 targets at a time have series of their own, the others, and those that have been quiet for minutes, are _other.",
+			Help: "Actions by target and how they ended: indexed, deleted, stale (it, or something newer, is stored already), ignored, rejected, or conflict (a newer version is stored). A record may have several. 200 targets at a time have series of their own, the others, and those that have been quiet for minutes, are _other.",
 		}, []string{"target", "outcome"}),
 		flushes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "sluice_bulk_flushes_total",

@@ -616,7 +616,7 @@ func (r *replay) preview() {
 				r.tell(l, "would not be written: "+c.unproven+": --force writes it")
 			default:
 				r.count.written++
-				r.tell(l, "would be written to "+target)
+				r.tell(l, "would be sent to "+target)
 			}
 		}
 	}
@@ -631,12 +631,16 @@ func (r *replay) tell(l *deadletter.Letter, text string) {
 func (r *replay) summary() {
 	r.progress.clear()
 	c := r.count
+	written := "written"
+	if r.dryRun {
+		written = "to be sent" // what Elasticsearch says to it is not known
+	}
 	fmt.Fprintf(r.out, "%d letters", c.selected)
 	for _, part := range []struct {
 		n    int
 		text string
 	}{
-		{c.written, "written"},
+		{c.written, written},
 		{c.deleted, "deleted"},
 		{c.stale, "there already, or something newer"},
 		{c.ignored, "dropped by a pipeline"},

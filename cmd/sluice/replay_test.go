@@ -180,7 +180,7 @@ func TestReplayKeepsTheVersion(t *testing.T) {
 	s.produce(0, "other", `{"n":0}`)
 	s.letter(s.produce(0, "a", `{"n":1}`), 1)
 	s.produce(0, "b", `{"n":2}`)
-	s.replay(0, "events/0/1  would be written to events", "--dry-run")
+	s.replay(0, "events/0/1  would be sent to events\n1 letters, 1 to be sent (dry run: nothing was written)", "--dry-run")
 	s.holds("a", "", 0)
 	s.replay(0, "1 letters, 1 written")
 	s.holds("a", `{"n":1}`, sequence(t, 1, 1))
@@ -463,7 +463,7 @@ func TestReplaySelects(t *testing.T) {
 	}
 	s.replay(0, "0 letters", "--type", "other")
 	s.replay(0, "0 letters", "--until", "1h")
-	s.replay(0, "4 letters, 4 written (dry run", "--since", "1h", "--topic", "events", "--dry-run")
+	s.replay(0, "4 letters, 4 to be sent (dry run", "--since", "1h", "--topic", "events", "--dry-run")
 	s.replay(0, "2 letters, 2 written", "--limit", "2")
 	if n := s.es.Count("events"); n != 2 {
 		t.Errorf("%d documents, want 2", n)

@@ -47,6 +47,7 @@ type Customers struct {
 	counts   []count        // a heap, the smallest first
 	at       map[string]int // into counts
 	total    float64        // of all samples, faded
+	began    time.Time      // when it was made
 	epoch    time.Time      // what is counted at time t counts 2^((t-epoch)/halfLife)
 	distance float64        // mean bytes between samples
 	samples  int            // since the distance was set,
@@ -71,7 +72,7 @@ type Share struct {
 // New returns an empty list.
 func New() *Customers {
 	now := time.Now()
-	return &Customers{at: map[string]int{}, epoch: now, adjusted: now, distance: 1}
+	return &Customers{at: map[string]int{}, began: now, epoch: now, adjusted: now, distance: 1}
 }
 
 // Add counts a record of n bytes. It keeps nothing of customer; an empty one is
@@ -179,6 +180,8 @@ func (c *Customers) Top(n int) []Share {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := c.fade(time.Now())
+	// A steady rate has filled so much of its count by now.
+	filled := 1 - math.Exp2(-max(time.Since(c.began), time.Second).Seconds()/halfLife.Seconds())
 	all := []Share{}
 	for _, k := range c.counts {
 		if k.bytes < 2*k.error || k.bytes/now < 1 {
@@ -186,7 +189,7 @@ func (c *Customers) Top(n int) []Share {
 		}
 		all = append(all, Share{
 			Customer: k.customer, Share: k.bytes / c.total,
-			BytesPerSecond: k.bytes / now * math.Ln2 / halfLife.Seconds(),
+			BytesPerSecond: k.bytes / now * math.Ln2 / halfLife.Seconds() / filled,
 		})
 	}
 	slices.SortFunc(all, func(a, b Share) int {

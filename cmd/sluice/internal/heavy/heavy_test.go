@@ -78,12 +78,17 @@ func TestTheNoisyOneIsFound(t *testing.T) {
 						pass(time.Second)
 					}
 				}
+				// Soon after the start the rate is as right as the samples are by then.
+				want := float64(rate) * 900
+				run(20*time.Second, true)
+				if top := c.Top(1); rate == 250 && (len(top) == 0 || top[0].BytesPerSecond < want*0.6 || top[0].BytesPerSecond > want*1.4) {
+					t.Errorf("after 20 s %+v, want about %v bytes/s", top, want)
+				}
 				run(3*time.Minute, true)
 				top := c.Top(5)
 				if len(top) == 0 || top[0].Customer != "noisy" || top[0].Share < 0.3 || top[0].Share > 0.7 {
 					t.Fatalf("the list is %+v", top)
 				}
-				want := float64(rate) * 900 * (1 - math.Exp2(-3)) // three half-lives have filled so much
 				if got := top[0].BytesPerSecond; got < want*0.6 || got > want*1.4 {
 					t.Errorf("%v bytes/s, want about %v", got, want)
 				}
