@@ -166,9 +166,9 @@ func (c *Consumer) groupOptions() ([]kgo.Opt, error) {
 		maxWait = 500 * time.Millisecond
 	}
 	// A batch that expands beyond this halts its partition, in place of the
-	// process.
+	// process, and all that are unpacked and not yet worked off have no more.
 	largest := int(min(max(c.o.Budget.Limit()/2, 1<<20), math.MaxInt32))
-	buffers := newBytesPool()
+	buffers := newBytesPool(largest)
 	unpack, err := newDecompressor(largest, buffers)
 	if err != nil {
 		errs = append(errs, err)

@@ -165,6 +165,9 @@ const (
 	maxTurn = 500 * time.Millisecond
 	// fetchTries is after how many failing fetches of one partition it halts.
 	fetchTries = 5
+	// fullRetry is how long a partition is left alone of which there was no room
+	// for a batch.
+	fullRetry = 100 * time.Millisecond
 	// fetchRetry is how long a partition whose fetch failed is left alone.
 	fetchRetry = time.Second
 	// undecodableRetry is how often a batch that cannot be decoded is tried

@@ -1,12 +1,18 @@
 package consumer
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"math/bits"
+	"runtime"
 	"sync"
 	"sync/atomic"
+	"time"
+	"unsafe"
+	"weak"
 
 	"github.com/pierrec/lz4/v4"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -17,43 +23,136 @@ import (
 // every block once more and computes checksums, although the client has checked
 // the batch's own, which takes as long as unpacking. Other codecs are left to
 // the client.
+//
+// The client unpacks all batches of a fetch before it hands out the first, and
+// what they expand to shows only then. So buffers that are out are counted: a
+// batch is refused with errUnpackedFull, and fetched again later, where all would
+// have more than max bytes then: one that has as much passes when no other is out.
 type decompressor struct {
-	max   int
-	pool  *bytesPool
-	other kgo.Decompressor
-	ratio atomic.Int64 // by how much lz4 batches have grown lately, in sixteenths
+	max  int
+	pool *bytesPool
+	// other unpacks up to max bytes, beside, while others are out, a quarter of it.
+	other, beside kgo.Decompressor
+	ratio         atomic.Int64 // by how much lz4 batches have grown lately, in sixteenths
+
+	mu sync.Mutex
+	// next is the checksum of a batch that found no room beside others: without
+	// a turn of its own it would find none for as long as others come. They are
+	// refused until it has passed, or until then.
+	next  uint32
+	until time.Time
 }
 
+// turnFor is how long others are refused for the sake of a batch that needs all
+// the room: it is fetched again long before, if there is room at all.
+const turnFor = 5 * time.Second
+
+// errUnpackedFull says that what was fetched before has to be worked off first.
+var errUnpackedFull = errors.New("memory is full of batches that were unpacked before: this one is fetched again")
+
 func newDecompressor(max int, pool *bytesPool) (*decompressor, error) {
-	// The client's own has no bound but inside a client, which shows it.
-	cl, err := kgo.NewClient(kgo.MaxDecompressBatchBytes(max), kgo.WithPools(pool))
-	if err != nil {
-		return nil, fmt.Errorf("consumer: decompressor: %w", err)
-	}
-	defer cl.Close()
-	other, ok := cl.OptValue(kgo.WithDecompressor).(kgo.Decompressor)
-	if !ok {
-		return nil, errors.New("consumer: the Kafka client shows no decompressor")
-	}
-	d := &decompressor{max: max, pool: pool, other: other}
+	d := &decompressor{max: max, pool: pool}
 	d.ratio.Store(3 * 16)
+	for _, c := range []struct {
+		own *kgo.Decompressor
+		max int
+	}{{&d.other, max}, {&d.beside, max / 4}} {
+		// The client's own has no bound but inside a client, which shows it.
+		cl, err := kgo.NewClient(kgo.MaxDecompressBatchBytes(c.max), kgo.WithPools(pool))
+		if err != nil {
+			return nil, fmt.Errorf("consumer: decompressor: %w", err)
+		}
+		defer cl.Close()
+		var ok bool
+		if *c.own, ok = cl.OptValue(kgo.WithDecompressor).(kgo.Decompressor); !ok {
+			return nil, errors.New("consumer: the Kafka client shows no decompressor")
+		}
+	}
 	return d, nil
 }
 
 // Decompress implements kgo.Decompressor.
 func (d *decompressor) Decompress(src []byte, codec kgo.CompressionCodecType) ([]byte, error) {
-	if codec != kgo.CodecLz4 || len(src) == 0 {
+	if codec == kgo.CodecNone {
+		return src, nil
+	}
+	if !d.mayPass(src) {
+		return nil, errUnpackedFull
+	}
+	max := d.max
+	if out := d.pool.lent(int64(max - max/4)); out > 0 {
+		if max /= 4; out > int64(d.max-max) {
+			return nil, errUnpackedFull
+		}
+	}
+	var dst []byte
+	err := kgo.ErrMaxDecompress
+	if max == d.max || claimed(src, codec) <= max {
+		dst, err = d.unpack(src, codec, max)
+	}
+	if errors.Is(err, kgo.ErrMaxDecompress) && max < d.max {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if d.until.IsZero() {
+			d.next, d.until = crc32.ChecksumIEEE(src), time.Now().Add(turnFor)
+		}
+		return nil, errUnpackedFull
+	}
+	if max == d.max {
+		d.mu.Lock()
+		d.until = time.Time{}
+		d.mu.Unlock()
+	}
+	if err == nil {
+		d.pool.lend(dst)
+	}
+	return dst, err
+}
+
+// claimed is how many bytes a batch says that it has unpacked; 0: it does not say,
+// or what cannot be. Only gzip's end is looked at: of the others the client knows,
+// and gzip it would unpack into ever larger buffers.
+func claimed(src []byte, codec kgo.CompressionCodecType) int {
+	const header, trailer, mostExpansion = 10, 8, 1032
+	if codec != kgo.CodecGzip || len(src) < header+trailer {
+		return 0
+	}
+	n := int64(binary.LittleEndian.Uint32(src[len(src)-4:]))
+	if n > mostExpansion*int64(len(src)) {
+		return 0
+	}
+	return int(n)
+}
+
+// mayPass says whether a batch need not wait for the turn of another one.
+func (d *decompressor) mayPass(src []byte) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.until.IsZero() && time.Now().After(d.until) {
+		d.until = time.Time{}
+	}
+	return d.until.IsZero() || crc32.ChecksumIEEE(src) == d.next
+}
+
+// unpack unpacks a batch to most bytes at most: d.max, or a quarter of it.
+func (d *decompressor) unpack(src []byte, codec kgo.CompressionCodecType, most int) ([]byte, error) {
+	switch {
+	case codec == kgo.CodecLz4 && len(src) > 0:
+	case most == d.max:
 		return d.other.Decompress(src, codec)
+	default:
+		return d.beside.Decompress(src, codec)
 	}
 	ratio := d.ratio.Load()
-	u := unpacking{d: d, dst: d.pool.get(int(min(int64(len(src))*ratio/16, int64(d.max))))}
+	u := unpacking{max: most, pool: d.pool, dst: d.pool.get(int(min(int64(len(src))*ratio/16, int64(most))))}
 	if err := u.frames(src); err != nil {
 		d.pool.PutDecompressBytes(u.dst)
 		return nil, err
 	}
 	// A little more, so that what comes next fits too; down by degrees.
 	grew := int64(len(u.dst)) * 17 / int64(len(src))
-	d.ratio.Store(max(grew, ratio-ratio/16))
+	// What some batches expand to must not be guessed of all others.
+	d.ratio.Store(min(max(grew, ratio-ratio/16), 16*16))
 	return u.dst, nil
 }
 
@@ -79,9 +178,10 @@ var errLZ4 = errors.New("lz4: cut or malformed frame")
 
 // unpacking is one batch on its way from lz4 frames to dst.
 type unpacking struct {
-	d   *decompressor
-	dst []byte
-	src []byte
+	max  int
+	pool *bytesPool
+	dst  []byte
+	src  []byte
 }
 
 func (u *unpacking) frames(src []byte) error {
@@ -166,7 +266,7 @@ func (u *unpacking) frame() error {
 }
 
 func (u *unpacking) raw(block []byte) error {
-	if len(u.dst)+len(block) > u.d.max {
+	if len(u.dst)+len(block) > u.max {
 		return kgo.ErrMaxDecompress
 	}
 	u.grow(len(block))
@@ -178,7 +278,7 @@ func (u *unpacking) raw(block []byte) error {
 // How large it is shows when it is unpacked: where it does not fit into what
 // there is, it is tried again with more.
 func (u *unpacking) block(block []byte, most, window int) error {
-	most = min(most, u.d.max-len(u.dst))
+	most = min(most, u.max-len(u.dst))
 	for {
 		at := len(u.dst)
 		room := u.dst[at:min(cap(u.dst), at+most)]
@@ -189,7 +289,7 @@ func (u *unpacking) block(block []byte, most, window int) error {
 			return nil
 		case len(room) < most:
 			u.grow(min(most, max(4*len(room), 4*len(block))))
-		case at+most == u.d.max:
+		case at+most == u.max:
 			return kgo.ErrMaxDecompress // or it is malformed: who knows
 		default:
 			return errLZ4
@@ -197,13 +297,14 @@ func (u *unpacking) block(block []byte, most, window int) error {
 	}
 }
 
-// grow makes room for n more bytes.
+// grow makes room for n more bytes, and for twice what there is if that may
+// come: each room that is too small is garbage.
 func (u *unpacking) grow(n int) {
 	if cap(u.dst)-len(u.dst) >= n {
 		return
 	}
-	larger := append(u.d.pool.get(len(u.dst)+n), u.dst...)
-	u.d.pool.PutDecompressBytes(u.dst)
+	larger := append(u.pool.get(max(len(u.dst)+n, min(2*cap(u.dst), u.max))), u.dst...)
+	u.pool.PutDecompressBytes(u.dst)
 	u.dst = larger
 }
 
@@ -262,17 +363,59 @@ func (p *recordPool) PutRecords(s []kgo.Record) {
 // bytesPool keeps the buffers that batches are decompressed into: free lists,
 // since a sync.Pool loses them to the collector just when fetches are large.
 type bytesPool struct {
+	most int // bytes of a batch; an eighth of it, or 16 MiB, is kept in free
+
 	mu   sync.Mutex
 	free [4 * 13][][]byte // of bufferSize(i) and more
 	held int              // bytes in free
+	// out are the buffers that batches are in, and how many bytes they have
+	// together. Most come back; what the client drops does not, and is gone when
+	// the collector finds it.
+	out      map[weak.Pointer[byte]]int64
+	outBytes int64
+	collect  time.Time // when the collector was last told to look
 }
 
-const (
-	leastBuffer   = 1 << 10
-	bytesPoolHeld = 16 << 20
-)
+// lend counts a buffer that holds a batch from now on.
+func (p *bytesPool) lend(b []byte) {
+	if cap(b) == 0 {
+		return
+	}
+	key := weak.Make(unsafe.SliceData(b))
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.outBytes += int64(cap(b)) - p.out[key]
+	p.out[key] = int64(cap(b))
+}
 
-func newBytesPool() *bytesPool { return new(bytesPool) }
+// lent returns how many bytes the buffers have that are out, exactly if they
+// are more than so many.
+func (p *bytesPool) lent(more int64) int64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.outBytes > more {
+		if now := time.Now(); now.Sub(p.collect) > lostAfter {
+			p.collect = now
+			runtime.GC() // what was dropped would else be found whenever there is more garbage
+		}
+		for key, n := range p.out {
+			if key.Value() == nil {
+				delete(p.out, key)
+				p.outBytes -= n
+			}
+		}
+	}
+	return p.outBytes
+}
+
+// lostAfter is how long buffers that were dropped may seem to be out.
+const lostAfter = 10 * time.Second
+
+const leastBuffer = 1 << 10
+
+func newBytesPool(most int) *bytesPool {
+	return &bytesPool{most: most, out: make(map[weak.Pointer[byte]]int64)}
+}
 
 // bufferSize is the size of the buffers of class i: four classes double it.
 func bufferSize(i int) int { return leastBuffer / 4 * (4 + i%4) << (i / 4) }
@@ -309,19 +452,29 @@ func (p *bytesPool) get(n int) []byte {
 }
 
 // GetDecompressBytes implements kgo.PoolDecompressBytes.
-func (p *bytesPool) GetDecompressBytes(src []byte, _ kgo.CompressionCodecType) []byte {
+func (p *bytesPool) GetDecompressBytes(src []byte, codec kgo.CompressionCodecType) []byte {
+	if n := claimed(src, codec); 0 < n && n <= p.most {
+		return p.get(n + bytes.MinRead) // which the client needs to see the end
+	}
 	return p.get(3 * len(src))
 }
 
 // PutDecompressBytes implements kgo.PoolDecompressBytes.
 func (p *bytesPool) PutDecompressBytes(b []byte) {
+	if cap(b) == 0 {
+		return
+	}
 	i := bufferClass(cap(b))
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if key := weak.Make(unsafe.SliceData(b)); p.out[key] > 0 {
+		p.outBytes -= p.out[key]
+		delete(p.out, key)
+	}
 	if cap(b) < leastBuffer || i >= len(p.free) {
 		return
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.held+cap(b) <= bytesPoolHeld {
+	if p.held+cap(b) <= min(p.most/8, 16<<20) {
 		p.free[i] = append(p.free[i], b)
 		p.held += cap(b)
 	}

@@ -5,9 +5,12 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
+	"math"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/pierrec/lz4/v4"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -16,7 +19,7 @@ import (
 
 func testDecompressor(t testing.TB, most int) *decompressor {
 	t.Helper()
-	d, err := newDecompressor(most, newBytesPool())
+	d, err := newDecompressor(most, newBytesPool(128<<20))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -198,7 +201,7 @@ func TestBufferClasses(t *testing.T) {
 		if i := bufferClass(n); bufferSize(i) > n || bufferSize(i+1) <= n {
 			t.Fatalf("%d bytes are of class %d, from %d to %d", n, i, bufferSize(i), bufferSize(i+1))
 		}
-		p := newBytesPool()
+		p := newBytesPool(16 << 20)
 		b := p.get(n)
 		if cap(b) < n || cap(b) > n+n/4 {
 			t.Fatalf("asked for %d bytes, got room for %d", n, cap(b))
@@ -221,7 +224,7 @@ func FuzzLZ4(f *testing.F) {
 	f.Add(frame(f, bytes.Repeat([]byte("ab"), 40_000), lz4.SizeOption(80_000)), 1)
 	f.Add(blocks(0, []byte{8 << 4, 'a', 'b', 'c', 'd', 'e', 'f', 'g', 'h'}, []byte{0, 8, 0, 5 << 4, 'v', 'w', 'x', 'y', 'z'}), 3)
 	const most = 1 << 20
-	d, err := newDecompressor(most, newBytesPool())
+	d, err := newDecompressor(most, newBytesPool(128<<20))
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -262,5 +265,112 @@ func BenchmarkDecompress(b *testing.B) {
 				own.pool.PutDecompressBytes(out)
 			}
 		})
+	}
+}
+
+// What all batches that are unpacked and not worked off have together never is
+// more than one may have, whatever they expand to and whatever the codec; what
+// does not fit is refused for now only, and what the client drops is found.
+func TestUnpackedIsBounded(t *testing.T) {
+	const most = 8 << 20
+	for name, codec := range map[string]kgo.CompressionCodec{
+		"gzip": kgo.GzipCompression(), "zstd": kgo.ZstdCompression(), "lz4": kgo.Lz4Compression(), "snappy": kgo.SnappyCompression(),
+	} {
+		t.Run(name, func(t *testing.T) {
+			z, err := kgo.DefaultCompressor(codec)
+			if err != nil {
+				t.Fatal(err)
+			}
+			pack := func(n int) (packed []byte, as kgo.CompressionCodecType) {
+				packed, as = z.Compress(bytes.NewBuffer(nil), make([]byte, n))
+				return slices.Clone(packed), as
+			}
+			d, err := newDecompressor(most, newBytesPool(most))
+			if err != nil {
+				t.Fatal(err)
+			}
+			large, as := pack(most)
+			small, _ := pack(most / 8)
+			tooLarge, _ := pack(most + 1)
+			whole, err := d.Decompress(large, as)
+			if err != nil || len(whole) != most {
+				t.Fatalf("%d bytes, %v", len(whole), err)
+			}
+			if _, err := d.Decompress(small, as); !errors.Is(err, errUnpackedFull) {
+				t.Errorf("beside a large one: %v", err)
+			}
+			d.pool.PutDecompressBytes(whole)
+			if _, err := d.Decompress(tooLarge, as); !errors.Is(err, kgo.ErrMaxDecompress) {
+				t.Errorf("one that never fits: %v", err)
+			}
+			var out [][]byte
+			held := 0
+			for range 100 {
+				b, err := d.Decompress(small, as)
+				if err != nil {
+					if !errors.Is(err, errUnpackedFull) {
+						t.Fatal(err)
+					}
+					break
+				}
+				out, held = append(out, b), held+cap(b)
+			}
+			if held > most+most/4 || held < most/2 {
+				t.Errorf("%d batches hold %d bytes", len(out), held)
+			}
+			d.pool.PutDecompressBytes(out[0])
+			out = out[1:]
+			if _, err := d.Decompress(large, as); !errors.Is(err, errUnpackedFull) {
+				t.Errorf("a large one beside others: %v", err)
+			}
+			clear(out) // the client drops them
+			d.pool.collect = time.Time{}
+			for runtime.GC(); d.pool.lent(0) > 0; runtime.GC() {
+				d.pool.collect = time.Time{}
+			}
+			// It is the large one's turn, however many small ones come.
+			if _, err := d.Decompress(small, as); !errors.Is(err, errUnpackedFull) {
+				t.Errorf("out of turn: %v", err)
+			}
+			if whole, err = d.Decompress(large, as); err != nil || len(whole) != most {
+				t.Fatalf("after they were dropped: %d bytes, %v", len(whole), err)
+			}
+			d.pool.PutDecompressBytes(whole)
+			if _, err := d.Decompress(small, as); err != nil {
+				t.Errorf("after its turn: %v", err)
+			}
+		})
+	}
+}
+
+// A gzip batch says how large it is, or lies: it is unpacked all the same, and a
+// lie makes no room that the batch could not have.
+func TestClaimed(t *testing.T) {
+	z, err := kgo.DefaultCompressor(kgo.GzipCompression())
+	if err != nil {
+		t.Fatal(err)
+	}
+	const most, n = 1 << 20, 100_000
+	text := bytes.Repeat([]byte("0123456789"), n/10)
+	packed, codec := z.Compress(bytes.NewBuffer(nil), text)
+	packed = slices.Clone(packed)
+	if got := claimed(packed, codec); got != n {
+		t.Errorf("it claims %d bytes", got)
+	}
+	d, err := newDecompressor(most, newBytesPool(most))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := d.Decompress(packed, codec); err != nil || !bytes.Equal(got, text) || cap(got) > n*3/2 {
+		t.Errorf("%d bytes in %d, %v", len(got), cap(got), err)
+	}
+	for _, lie := range []uint32{0, 1, 2 * n, most, most + 1, 1 << 31, math.MaxUint32} {
+		binary.LittleEndian.PutUint32(packed[len(packed)-4:], lie)
+		if room := cap(d.pool.GetDecompressBytes(packed, codec)); room > most*5/4 {
+			t.Errorf("%d: %d bytes of room are made", lie, room)
+		}
+		if _, err := d.Decompress(packed, codec); err == nil {
+			t.Errorf("%d: it is believed", lie)
+		}
 	}
 }

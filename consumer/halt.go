@@ -135,6 +135,8 @@ func (c *Consumer) fetchError(p kgo.FetchTopicPartition) {
 		return
 	}
 	switch {
+	case errors.Is(err, errUnpackedFull):
+		c.fetchLater(a)
 	case errors.As(err, &loss), errors.Is(err, kerr.OffsetOutOfRange):
 		c.dataLoss(a, err)
 	case errors.Is(err, kerr.UnknownTopicOrPartition), errors.Is(err, kerr.UnknownTopicID):
@@ -185,6 +187,19 @@ func (c *Consumer) failedFetch(a *assignment, err error, content bool) {
 	if tries == 1 {
 		c.log.Warn().Str("topic", a.l.topic).Int32("partition", a.id).Err(c.remedied(err)).Msg("fetch failed, trying again")
 	}
+}
+
+// fetchLater leaves a partition alone of which a batch came that there was no
+// room for.
+func (c *Consumer) fetchLater(a *assignment) {
+	a.l.mu.Lock()
+	if a.over || a.halt != nil {
+		a.l.mu.Unlock()
+		return
+	}
+	a.retryFetch = c.now().Add(fullRetry)
+	a.l.mu.Unlock()
+	c.pauses.set(pauseRetry, a)
 }
 
 // retryFetches fetches partitions again whose wait is over.

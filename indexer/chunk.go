@@ -114,8 +114,9 @@ const (
 	// metaShare and entryShare size a chunk's side arrays from its wire bytes.
 	metaShare  = 8
 	entryShare = 512
-	// pooledBytes bounds what the pool keeps of chunks that nobody uses, and
-	// pooledFor how long it keeps what nobody has used meanwhile.
+	// pooledBytes bounds what the pool keeps of chunks that nobody uses, as an
+	// eighth of the budget does, and pooledFor how long it keeps what nobody has
+	// used meanwhile.
 	pooledBytes = 64 << 20
 	pooledFor   = time.Second
 	// pieceBytes is what is taken of the budget at a time.
@@ -264,7 +265,7 @@ func (p *chunkPool) put(c *chunk) {
 	*c = chunk{wire: c.wire[:0], meta: c.meta[:0], entries: c.entries[:0], waits: c.waits[:0]}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.kept+int64(chunkSizes[class]) <= pooledBytes {
+	if p.kept+int64(chunkSizes[class]) <= min(pooledBytes, p.budget.Limit()/8) {
 		p.free[class] = append(p.free[class], c)
 		p.kept += int64(chunkSizes[class])
 		if p.trim == nil {
