@@ -120,8 +120,11 @@ func (m *Manager) complete(ctx context.Context, j *Job, keep time.Duration) erro
 	if err := m.store.forget(ctx, j.Name, verifyPrefix, dirtyPrefix); err != nil {
 		return err
 	}
-	_, err = m.store.move(ctx, j.Name, Completed, func(j *Job) { j.Fence, j.Done = fence, &done }, Cutover)
-	return err
+	if _, err = m.store.move(ctx, j.Name, Completed, func(j *Job) { j.Fence, j.Done = fence, &done }, Cutover); err != nil {
+		return err
+	}
+	// Once more: a verification that has not seen the end yet has gone on.
+	return m.store.forget(ctx, j.Name, verifyPrefix)
 }
 
 // Drop deletes the legacy index. confirm is its name, typed by the operator;

@@ -53,7 +53,21 @@ func (v *verification) run(ctx context.Context) (*Report, error) {
 	if err != nil && ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
-	return report, err
+	return report, errors.Join(err, v.leave(context.WithoutCancel(ctx)))
+}
+
+// leave takes away what the verification has kept if its job was ended under it.
+// All its writes are over. A verb that ends a job moves it first and cleans up
+// then, so whatever was written before the job was looked at here is seen by one
+// of the two.
+func (v *verification) leave(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	job, err := v.store.load(ctx, v.job.Name)
+	if err != nil || (job.State == Synced || job.State == Cutover) && job.Round == v.job.Round {
+		return err
+	}
+	return v.store.forget(ctx, v.job.Name, verifyPrefix)
 }
 
 // read makes one request for documents or counts, once the throttle lets it

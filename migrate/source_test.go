@@ -2,10 +2,14 @@ package migrate
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/sluicehq/sluice/embedded"
 )
 
 // Plan and create refuse the same sources, each with what would help.
@@ -84,5 +88,45 @@ func TestCompleteLooksAtTheMapping(t *testing.T) {
 		w.check(err)
 		stop()
 		w.state(Completed)
+	})
+}
+
+// A verification that is under way when its job is completed leaves nothing in
+// the control index, however late its last write is.
+func TestCompleteEndsAVerification(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.synced(300)
+		w.verify(Check{Level: L1})
+		w.check(cutting(Cut{All: true})(w.Context(), w.m))
+		sleepFor(w, time.Second)
+		w.verify(Check{Level: L1})
+		for i := range 300 {
+			w.log.put(fmt.Sprintf("late%d", i), "c1", i)
+		}
+		w.log.deliver()
+		held := make(chan struct{})
+		part := w.es.Inject(embedded.Rule{
+			Next: 1, Fault: embedded.Fault{Hold: held},
+			Match: func(q *embedded.Request) bool {
+				return q.Method != http.MethodGet && strings.Contains(q.Path, "verify%3Aj7%3A") || q.Method != http.MethodGet && strings.Contains(q.Path, "verify:j7:")
+			},
+		})
+		wait := w.verifyAside(Check{Level: L1})
+		synctest.Wait()
+		stop := w.consume()
+		done := make(chan error, 1)
+		go func() { _, err := w.m.Complete(w.Context(), request(), 0, 0); done <- err }()
+		w.check(<-done)
+		if part.Hits() == 0 {
+			t.Fatal("no write of the verification was held")
+		}
+		close(held)
+		var moved *MovedError
+		if _, err := wait(); !errors.As(err, &moved) {
+			t.Errorf("the verification: %v", err)
+		}
+		stop()
+		w.state(Completed)
+		w.kept("job", "plan", "event", "lease", "routing", "item")
 	})
 }
