@@ -3,6 +3,7 @@ package migrate
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -224,6 +225,19 @@ func (m *Manager) ask(ctx context.Context, j *Job, s *Signals) {
 		return
 	}
 	s.Red = health.Status == "red"
+	// The cluster blocks an index on a disk that is too full, and takes the block
+	// away long after the disk is below that again.
+	blocked, err := m.Cluster.IndexSettings(ctx, "index.blocks.read_only_allow_delete", append(j.indices(), j.Source)...)
+	if err != nil {
+		s.Unknown = err.Error()
+		return
+	}
+	s.Flood = slices.Contains(slices.Collect(maps.Values(blocked)), "true")
+	flood, err := m.diskMark(ctx, "flood_stage", 95)
+	if err != nil {
+		s.Unknown = err.Error()
+		return
+	}
 	nodes, err := m.Cluster.Nodes(ctx)
 	if err != nil {
 		s.Unknown = err.Error()
@@ -237,13 +251,10 @@ func (m *Manager) ask(ctx context.Context, j *Job, s *Signals) {
 		if n.DiskTotal > 0 {
 			used := 100 * (1 - float64(n.DiskFree)/float64(n.DiskTotal))
 			s.Disk = max(s.Disk, used)
-			s.Flood = s.Flood || used >= floodStage
+			s.Flood = s.Flood || n.DiskFree < flood.keep(n.DiskTotal)
 		}
 	}
 }
-
-// floodStage is where Elasticsearch blocks writes by default, in percent.
-const floodStage = 95
 
 func (m *Manager) probe(ctx context.Context, url string) error {
 	if m.Probe != nil {
@@ -266,17 +277,60 @@ func (m *Manager) probe(ctx context.Context, url string) error {
 	return nil
 }
 
-// watermark reads a disk watermark, in percent used or bytes free.
+// diskMark is how full the cluster lets a disk become at one of its stages.
+type diskMark struct {
+	percent float64 // used; 0: free counts
+	free    int64   // bytes
+	most    int64   // bytes that must be free at most, where percent counts; below 1: no bound
+}
+
+// keep is how many bytes of a disk must stay free.
+func (d diskMark) keep(total int64) int64 {
+	if d.percent == 0 {
+		return d.free
+	}
+	keep := int64(float64(total) * (100 - d.percent) / 100)
+	if d.most > 0 {
+		keep = min(keep, d.most)
+	}
+	return keep
+}
+
+// diskMark asks for the mark of a stage: what is set, or the server's default, or
+// ours in percent where it tells none.
+func (m *Manager) diskMark(ctx context.Context, stage string, unknown float64) (diskMark, error) {
+	const disk = "cluster.routing.allocation.disk."
+	settings, err := m.Cluster.ClusterSettings(ctx, disk+"threshold_enabled", disk+"watermark."+stage, disk+"watermark."+stage+".max_headroom")
+	if err != nil {
+		return diskMark{}, err
+	}
+	if settings[0] == "false" {
+		return diskMark{percent: 100}, nil
+	}
+	percent, free, ok := watermark(settings[1])
+	if !ok {
+		percent = unknown
+	}
+	_, most, _ := watermark(settings[2])
+	return diskMark{percent, free, most}, nil
+}
+
+// watermark reads a disk watermark, in percent used (85% or 0.85) or bytes free.
 func watermark(text string) (percent float64, free int64, ok bool) {
 	if number, found := strings.CutSuffix(text, "%"); found {
 		p, err := strconv.ParseFloat(number, 64)
 		return p, 0, err == nil
 	}
-	for suffix, unit := range map[string]int64{"kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30, "tb": 1 << 40} {
-		if number, found := strings.CutSuffix(strings.ToLower(text), suffix); found {
-			n, err := strconv.ParseFloat(number, 64)
-			return 0, int64(n * float64(unit)), err == nil
+	if ratio, err := strconv.ParseFloat(text, 64); err == nil {
+		return 100 * ratio, 0, ratio > 0 && ratio <= 1
+	}
+	number := strings.TrimSuffix(strings.ToLower(text), "b")
+	unit := 1.0
+	if n := len(number); n > 0 {
+		if power := strings.IndexByte("kmgtp", number[n-1]); power >= 0 {
+			number, unit = number[:n-1], float64(int64(1)<<(10*(power+1)))
 		}
 	}
-	return 0, 0, false
+	n, err := strconv.ParseFloat(number, 64)
+	return 0, int64(n * unit), err == nil && n >= 0
 }

@@ -230,7 +230,7 @@ func TestForbids(t *testing.T) {
 }
 
 func TestWatermark(t *testing.T) {
-	for text, want := range map[string]string{"85%": "85 0 true", "10gb": "0 10737418240 true", "": "0 0 false", "x": "0 0 false"} {
+	for text, want := range map[string]string{"85%": "85 0 true", "0.95": "95 0 true", "10gb": "0 10737418240 true", "512b": "0 512 true", "1.5T": "0 1649267441664 true", "-1": "-100 0 false", "": "0 0 false", "x": "0 0 false"} {
 		percent, free, ok := watermark(text)
 		if got := fmt.Sprint(percent, " ", free, " ", ok); got != want {
 			t.Errorf("%q: %s, want %s", text, got, want)
@@ -294,6 +294,60 @@ func TestLowWatermark(t *testing.T) {
 			if got := room.LowWatermark*float64(room.DiskBytes) < float64(room.DiskUsed); got != c.full {
 				t.Errorf("%s: a plan finds the disks full: %t, want %t", c.settings, got, c.full)
 			}
+		}
+	})
+}
+
+// The copy hibernates where the cluster itself would block writes, by the
+// cluster's own settings, or where it has done so.
+func TestFloodStage(t *testing.T) {
+	const half, all = int64(1) << 39, int64(1) << 40 // free of the disk, and the disk
+	for _, c := range []struct {
+		mark diskMark
+		full bool
+	}{
+		{diskMark{percent: 95}, false},
+		{diskMark{percent: 45}, true},
+		{diskMark{percent: 45, most: 100 << 30}, false},
+		{diskMark{free: half + 1}, true},
+		{diskMark{free: half}, false},
+		{diskMark{percent: 100}, false},
+	} {
+		if got := half < c.mark.keep(all); got != c.full {
+			t.Errorf("%+v: %t, want %t", c.mark, got, c.full)
+		}
+	}
+	inBubble(t, func(w *world) {
+		w.create(2)
+		flooded := func(want bool, what string) {
+			w.Helper()
+			var s Signals
+			w.m.ask(w.Context(), w.job(), &s)
+			if s.Flood != want || s.Unknown != "" {
+				w.Errorf("%s: flood %t, want %t; %s", what, s.Flood, want, s.Unknown)
+			}
+		}
+		const stage = "cluster.routing.allocation.disk.watermark.flood_stage"
+		flooded(false, "by default")
+		for _, c := range []struct {
+			settings string
+			full     bool
+		}{
+			{`"` + stage + `":"40%"`, true},
+			{`"` + stage + `":"0.4"`, true},
+			{`"` + stage + `":"600gb"`, true},
+			{`"` + stage + `":"40%","` + stage + `.max_headroom":"100gb"`, false},
+			{`"` + stage + `":"40%","` + stage + `.max_headroom":"-1"`, true},
+			{`"` + stage + `":"40%","cluster.routing.allocation.disk.threshold_enabled":false`, false},
+		} {
+			w.call(http.MethodPut, "/_cluster/settings", `{"persistent":{`+c.settings+`}}`)
+			flooded(c.full, c.settings)
+		}
+		for _, index := range []string{source, w.job().indices()[1]} {
+			w.call(http.MethodPut, "/"+index+"/_settings", `{"index.blocks.read_only_allow_delete":true}`)
+			flooded(true, index)
+			w.call(http.MethodPut, "/"+index+"/_settings", `{"index.blocks.read_only_allow_delete":null}`)
+			flooded(false, index)
 		}
 	})
 }

@@ -299,19 +299,8 @@ func (m *Manager) checkDisk(ctx context.Context, s *step, need int64) error {
 // lowWatermark is how full the disks of data nodes may become before the cluster
 // puts no more shards there: in percent used, or, where that is 0, bytes free.
 func (m *Manager) lowWatermark(ctx context.Context) (percent float64, free int64, err error) {
-	const disk = "cluster.routing.allocation.disk."
-	settings, err := m.Cluster.ClusterSettings(ctx, disk+"threshold_enabled", disk+"watermark.low")
-	if err != nil {
-		return 0, 0, err
-	}
-	if settings[0] == "false" {
-		return 100, 0, nil
-	}
-	percent, free, ok := watermark(settings[1])
-	if !ok {
-		percent = 85 // the default
-	}
-	return percent, free, nil
+	mark, err := m.diskMark(ctx, "low", 85)
+	return mark.percent, mark.free, err
 }
 
 func size(bytes int64) string {
