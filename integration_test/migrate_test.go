@@ -63,8 +63,8 @@ func (w *citiesWriter) Passed(_ context.Context, ends migrate.Offsets) (string, 
 	return "", nil
 }
 
-func (w *citiesWriter) Behind(context.Context, time.Duration) (bool, string, error) {
-	return false, "0 records", nil
+func (w *citiesWriter) Behind(context.Context, time.Duration) (migrate.Lag, error) {
+	return migrate.Lag{}, nil
 }
 func (w *citiesWriter) Members(context.Context) (int, error) { return 1, nil }
 

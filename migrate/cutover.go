@@ -136,12 +136,12 @@ func (m *Manager) checkCut(ctx context.Context, s *step, j *Job, customers []str
 	if len(dirty) > 0 {
 		s.refuse("sluice migrate verify --repair --customer "+dirty[0]+" --job "+j.Name, "one side has refused records of %s", shorten(dirty))
 	}
-	over, lag, err := m.Group.Behind(ctx, j.Throttle.Lag)
+	lag, err := m.Group.Behind(ctx, j.Throttle.Lag)
 	if err != nil {
 		return err
 	}
-	if over {
-		s.wait("wait until the consumers have caught up", "the live lag is %s, over %s", lag, j.Throttle.Lag)
+	if lag.Over {
+		s.wait("wait until the consumers have caught up", "the live lag is %s", lag.over(j.Throttle.Lag))
 	}
 	// It has passed long since: what is left are records that are parked, which
 	// count as handled and are not there yet, replays, and new partitions.

@@ -25,6 +25,7 @@ type Progress struct {
 	Rate        float64 `json:"rate"` // documents a second
 	Concurrency int     `json:"concurrency"`
 	Max         int     `json:"max"`
+	Lag         *Lag    `json:"lag,omitempty"`    // of the live consumers; nil: not known
 	Reason      string  `json:"reason,omitempty"` // of throttling; "": none
 	Class       string  `json:"class,omitempty"`  // its kind, one of a few words
 }
@@ -123,9 +124,9 @@ func (l *lease) left() time.Duration {
 	return max(l.period*3/4, l.period-30*time.Second) - time.Since(l.mu.renewed)
 }
 
-// keep renews the lease until ctx ends, and ends work with errLeaseLost when it
-// is lost or could not be renewed in time.
-func (l *lease) keep(ctx context.Context, progress func() Progress, lost context.CancelCauseFunc) {
+// keep renews the lease until ctx ends, sooner where the progress has changed,
+// and ends work with errLeaseLost when it is lost or could not be renewed in time.
+func (l *lease) keep(ctx context.Context, progress func() Progress, changed <-chan struct{}, lost context.CancelCauseFunc) {
 	ticker := time.NewTicker(l.period / 3)
 	defer ticker.Stop()
 	for {
@@ -133,6 +134,7 @@ func (l *lease) keep(ctx context.Context, progress func() Progress, lost context
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
+		case <-changed:
 		}
 		err := l.renew(ctx, progress())
 		if errors.Is(err, elastic.ErrConflict) || err != nil && l.left() <= 0 {

@@ -24,14 +24,40 @@ type Group interface {
 	// Passed says whether the group has committed up to these offsets; behind
 	// names a source partition that has not.
 	Passed(ctx context.Context, ends Offsets) (behind string, err error)
-	// Behind says whether the group is behind by more than a time, and how far
-	// in words.
-	Behind(ctx context.Context, limit time.Duration) (over bool, lag string, err error)
+	// Behind says how far the group is behind, and whether that is more than limit.
+	Behind(ctx context.Context, limit time.Duration) (Lag, error)
 	// HighestEpoch is the highest epoch that a commit of the group carries; 0:
 	// none does.
 	HighestEpoch(ctx context.Context) (int64, error)
 	// Members counts the group's members.
 	Members(ctx context.Context) (int, error)
+}
+
+// Lag is how far the live consumers are behind.
+type Lag struct {
+	Records int64 `json:"records"` // that are not committed
+	// Seconds is the age of the oldest of them; 0: not known, or there is none.
+	Seconds float64 `json:"seconds"`
+	Over    bool    `json:"over"` // it is more than the limit
+}
+
+func (l Lag) String() string {
+	switch {
+	case l.Seconds == 0 && l.Records > 0:
+		return fmt.Sprintf("%d records", l.Records)
+	case l.Seconds >= 100:
+		return eta(time.Duration(l.Seconds * float64(time.Second)))
+	}
+	return fmt.Sprintf("%.1fs", l.Seconds)
+}
+
+// over says of a lag what it is and what it may be.
+func (l Lag) over(limit time.Duration) string {
+	text := fmt.Sprintf("%s > %s", l, limit)
+	if l.Seconds > 0 {
+		text += fmt.Sprintf(" (%d records)", l.Records)
+	}
+	return text
 }
 
 // Versions says what orders the writes of a document.

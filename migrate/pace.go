@@ -20,11 +20,14 @@ const verifyingFor = time.Minute
 // Verifying is the control document `verifying:<job>`: a verification that is
 // under way, as it was when it said so last.
 type Verifying struct {
-	Owner    string    `json:"owner"`
-	At       time.Time `json:"at"`
-	Read     int64     `json:"read"`  // sequence numbers of both sides
-	Total    int64     `json:"total"` // that are to be read, as far as is known
-	Progress Progress  `json:"progress"`
+	Owner string    `json:"owner"`
+	At    time.Time `json:"at"`
+	Read  int64     `json:"read"`  // sequence numbers of both sides
+	Total int64     `json:"total"` // that are to be read, as far as is known
+	// ETA is how long the reading needs at its pace of now, in seconds; 0: not known.
+	ETA      float64  `json:"eta_seconds,omitempty"`
+	Doing    string   `json:"doing,omitempty"` // what it does when it does not read both sides
+	Progress Progress `json:"progress"`
 }
 
 func verifyingID(job string) string { return "verifying:" + job }
@@ -108,15 +111,29 @@ func (v *verification) page(ctx context.Context, s *scanner, shard int, cursor, 
 		return err
 	})
 	if err == nil {
-		v.progress(0, next-cursor, int64(len(hits)))
+		v.progress(next-cursor, int64(len(hits)))
 	}
 	return hits, next, err
 }
 
-func (v *verification) progress(total, done, docs int64) {
+// expect adds to what is to be read, and to what needs not be.
+func (v *verification) expect(total, known int64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.total, v.done, v.docs = v.total+total, v.done+done, v.docs+docs
+	v.total, v.known = v.total+total, v.known+known
+}
+
+func (v *verification) progress(read, docs int64) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.done, v.docs = v.done+read, v.docs+docs
+}
+
+// does shows what the verification does now; "": it reads both sides.
+func (v *verification) does(doing string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.doing = doing
 }
 
 func (v *verification) note(trouble string) {
@@ -132,7 +149,8 @@ func (v *verification) throttle(ctx context.Context, stop context.CancelCauseFun
 	var t Throttle
 	w := watch{m: v.Manager}
 	var told time.Time
-	counted, since, rate, reason := int64(0), time.Now(), 0.0, ""
+	var counted, reached int64
+	since, rate, speed, reason, did := time.Now(), 0.0, 0.0, "", ""
 	defer v.silent(ctx)
 	for {
 		var s Signals
@@ -158,13 +176,17 @@ func (v *verification) throttle(ctx context.Context, stop context.CancelCauseFun
 		t = t.Next(now, s, job.Throttle)
 		v.gate.set(min(t.Concurrency, readers))
 		v.mu.Lock()
-		total, done, docs, trouble := v.total, v.done, v.docs, v.trouble
+		total, known, done, docs, trouble, doing := v.total, v.known, v.done, v.docs, v.trouble, v.doing
 		v.mu.Unlock()
 		if spent := now.Sub(since); spent >= 10*time.Second || spent > 0 && counted == 0 {
-			rate = float64(docs-counted) / spent.Seconds()
-			counted, since = docs, now
+			rate, speed = float64(docs-counted)/spent.Seconds(), float64(done-reached)/spent.Seconds()
+			counted, reached, since = docs, done, now
 		}
-		p := Progress{Rate: rate, Concurrency: min(t.Concurrency, readers), Max: min(job.Throttle.Concurrency, readers), Reason: t.Reason, Class: t.Class}
+		left := 0.0
+		if speed > 0 {
+			left = max(0, float64(total-known-done)/speed)
+		}
+		p := Progress{Rate: rate, Concurrency: min(t.Concurrency, readers), Max: min(job.Throttle.Concurrency, readers), Lag: s.Lag, Reason: t.Reason, Class: t.Class}
 		if p.Reason == "" && trouble != "" {
 			p.Reason, p.Class = trouble, "trouble"
 		}
@@ -174,9 +196,9 @@ func (v *verification) throttle(ctx context.Context, stop context.CancelCauseFun
 			}
 			told = time.Time{}
 		}
-		if now.Sub(told) >= 5*v.Poll {
-			told = now
-			v.say(ctx, Verifying{Owner: v.Owner, At: now.UTC().Truncate(time.Millisecond), Read: done, Total: total, Progress: p})
+		if now.Sub(told) >= 5*v.Poll || doing != did {
+			told, did = now, doing
+			v.say(ctx, Verifying{Owner: v.Owner, At: now.UTC().Truncate(time.Millisecond), Read: known + done, Total: total, ETA: left, Doing: doing, Progress: p})
 		}
 		if sleep(ctx, v.Poll) != nil {
 			return

@@ -7,11 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/cespare/xxhash/v2"
 
 	"github.com/sluicehq/sluice/elastic"
+	"github.com/sluicehq/sluice/partition"
 )
 
 // What a verification has read is kept, so that a killed one goes on where it
@@ -63,10 +65,14 @@ type partSum struct {
 	Foreign int64  `json:"foreign,omitempty"`
 	// Sums are those of the groups that are not empty: number, count, a, b.
 	Sums []byte `json:"sums,omitempty"`
-	// Sample are documents of the new side whose contents are compared, by id;
-	// Share is what the hashes of their ids are below.
+	// Sample are documents of the new side whose contents are compared, by id:
+	// those of the customers who are cut over next, and of all others those whose
+	// ids have a hash up to Share. From is how far readers were cut over, and the
+	// Ahead basis points above it are those who are next.
 	Sample map[string]sampled `json:"sample,omitempty"`
 	Share  uint64             `json:"share"`
+	From   int                `json:"from"`
+	Ahead  int                `json:"ahead"`
 
 	groups      map[int]*sum
 	number      int   // below 0: it is not kept
@@ -84,10 +90,10 @@ func verifyID(job string) string      { return "verify:" + job }
 func verifyPrefix(job string) string  { return verifyID(job) + ":" }
 func partID(job string, n int) string { return fmt.Sprintf("%s%d", verifyPrefix(job), n) }
 
-// restart forgets what was read.
-func (p *partSum) restart() {
+// restart forgets what was read. cut is how far readers are cut over.
+func (p *partSum) restart(cut int) {
 	*p = partSum{
-		part: p.part, Of: p.Of, Cursor: p.After, Sample: map[string]sampled{}, Share: firstShare,
+		part: p.part, Of: p.Of, Cursor: p.After, Sample: map[string]sampled{}, Share: firstShare, From: cut, Ahead: partition.Percent,
 		groups: map[int]*sum{}, number: p.number, seqNo: p.seqNo, term: p.term,
 	}
 }
@@ -136,7 +142,7 @@ func (v *verification) group(customer, id string) int {
 
 // of is what the sums of a verification are made of.
 func (v *verification) of() string {
-	text, _ := json.Marshal([]any{v.job.Round, v.job.Customer, v.check.Level == L2 && v.check.Full, v.check.Ignore, v.job.Large, v.job.Waived, v.job.Backfill.MaxSeqNo}) // they are texts and numbers
+	text, _ := json.Marshal([]any{"ahead", v.job.Round, v.job.Customer, v.check.Level == L2 && v.check.Full, v.check.Ignore, v.job.Large, v.job.Waived, v.job.Backfill.MaxSeqNo}) // they are texts and numbers
 	return fmt.Sprintf("%016x", xxhash.Sum64(text))
 }
 
@@ -216,7 +222,7 @@ func (v *verification) plan(ctx context.Context) ([]*partSum, error) {
 		return nil, err
 	}
 	for _, p := range rest {
-		p.restart()
+		p.restart(v.cut)
 	}
 	return append(parts, rest...), nil
 }
@@ -240,7 +246,7 @@ func (v *verification) loadParts(ctx context.Context, known verifyParts) ([]*par
 		whole := err == nil && s.part == p && s.Of == known.Of && s.unpack()
 		s.part, s.Of, s.number = p, known.Of, known.First+i
 		if !whole {
-			s.restart()
+			s.restart(v.cut)
 		}
 		parts[i] = s
 	}
@@ -258,6 +264,9 @@ func (v *verification) readParts(ctx context.Context, parts []*partSum) error {
 		if p.Index != v.job.Source {
 			renewed++
 		}
+	}
+	for _, p := range parts {
+		v.expect(p.To-p.After, p.Cursor-p.After)
 	}
 	perPart := max(1, mostSampled/max(1, renewed))
 	return v.beside(ctx, func(ctx context.Context, work chan<- func() error) error {
@@ -289,10 +298,10 @@ func (v *verification) readPart(ctx context.Context, s *scanner, p *partSum, mos
 			return err
 		}
 		if page.Total != p.Found {
-			p.restart()
+			v.expect(0, p.After-p.Cursor)
+			p.restart(v.cut)
 		}
 	}
-	v.progress(p.To-p.After, p.Cursor-p.After, 0)
 	v.mu.Lock()
 	v.report.Reused += p.Docs
 	v.mu.Unlock()
@@ -343,15 +352,50 @@ func (v *verification) sumUp(p *partSum, hit *elastic.Hit, mostSampled int) erro
 	v.mu.Lock()
 	v.customers[customer] = true
 	v.mu.Unlock()
-	if old || xxhash.Sum64String(hit.ID) > p.Share {
-		return nil
-	}
-	p.Sample[hit.ID] = sampled{customer, hit.Routing}
-	if len(p.Sample) > mostSampled {
-		p.Share /= 2
-		maps.DeleteFunc(p.Sample, func(id string, _ sampled) bool { return xxhash.Sum64String(id) > p.Share })
+	if one := (sampled{customer, hit.Routing}); !old && v.samples(p, hit.ID, one) {
+		p.Sample[hit.ID] = one
+		v.thin(p, mostSampled)
 	}
 	return nil
+}
+
+// samples says whether a document belongs to a part's sample.
+func (v *verification) samples(p *partSum, id string, s sampled) bool {
+	return xxhash.Sum64String(id) <= p.Share || v.turn(p, s.Customer) < p.Ahead
+}
+
+// turn is when a customer is cut over: 0 is next.
+func (v *verification) turn(p *partSum, customer string) int {
+	return (partition.Rank(customer, v.job.Name) - p.From + partition.Percent) % partition.Percent
+}
+
+// thin makes a sample smaller that has become too large. Half of it is for those
+// who are cut over next, the other half for chance.
+func (v *verification) thin(p *partSum, most int) {
+	for len(p.Sample) > most {
+		var turns []int
+		for _, s := range p.Sample {
+			if turn := v.turn(p, s.Customer); turn < p.Ahead {
+				turns = append(turns, turn)
+			}
+		}
+		if len(turns) > most/2 {
+			slices.Sort(turns)
+			p.Ahead = turns[most/2]
+		} else {
+			p.Share /= 2
+		}
+		maps.DeleteFunc(p.Sample, func(id string, s sampled) bool { return !v.samples(p, id, s) })
+	}
+}
+
+// reaches is up to which basis point of customers, from cut on, a part has all
+// documents in its sample.
+func (p *partSum) reaches(cut int) int {
+	if cut < p.From || cut > p.From+p.Ahead {
+		return cut
+	}
+	return min(partition.Percent, p.From+p.Ahead)
 }
 
 // save stores what was read of a part.

@@ -18,6 +18,8 @@ type runner struct {
 	m     *Manager
 	lease *lease
 	tell  func(format string, args ...any)
+	// changed hears of progress that status should show before the lease is renewed.
+	changed chan struct{}
 
 	mu struct {
 		sync.Mutex
@@ -49,11 +51,11 @@ func (m *Manager) Work(ctx context.Context, name string, told func(string)) erro
 	}
 	work, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	r := &runner{m: m, lease: l, tell: tell}
+	r := &runner{m: m, lease: l, tell: tell, changed: make(chan struct{}, 1)}
 	kept := make(chan struct{})
 	go func() { // ends with work
 		defer close(kept)
-		l.keep(work, r.snapshot, stop)
+		l.keep(work, r.snapshot, r.changed, stop)
 	}()
 	err = r.run(work, name)
 	if work.Err() != nil {
@@ -146,10 +148,17 @@ func (r *runner) bound() (time.Duration, error) {
 func (r *runner) report(p Progress, rated bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	before := r.mu.progress
 	if !rated {
-		p.Rate = r.mu.progress.Rate
+		p.Rate = before.Rate
 	}
 	r.mu.progress = p
+	if rated || p.Concurrency != before.Concurrency || p.Max != before.Max || p.Class != before.Class {
+		select {
+		case r.changed <- struct{}{}:
+		default: // it will be told
+		}
+	}
 }
 
 func (r *runner) snapshot() Progress {

@@ -338,7 +338,7 @@ func TestS21CompletionIsProven(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.dual(20)
 		// A runner that would take the end of a connection for the end of the data.
-		r := &runner{m: w.m, tell: func(string, ...any) {}}
+		r := &runner{m: w.m, tell: func(string, ...any) {}, changed: make(chan struct{}, 1)}
 		w.check(r.begin(w.Context(), w.job()))
 		j := w.job()
 		for n := j.Backfill.First; n < j.Backfill.First+j.Backfill.Count; n++ {
@@ -504,9 +504,9 @@ func TestS31CutoverRefused(t *testing.T) {
 		}
 		refused("sluice migrate verify --job j7")
 		w.verify(Check{Level: L1})
-		w.log.lag = "1000 records"
-		refused("live lag is 1000 records")
-		w.log.lag = ""
+		w.log.lag = Lag{Records: 1000, Seconds: 9.1, Over: true}
+		refused("live lag is 9.1s > 5s (1000 records)")
+		w.log.lag = Lag{}
 		w.log.parked = "t/0: records for events-p000 are parked"
 		refused("records for events-p000 are parked")
 		w.log.parked = ""

@@ -170,7 +170,7 @@ func (c *copyRun) throttle(ctx context.Context, stop context.CancelCauseFunc) {
 		c.mu.size = t.BulkBytes
 		copied, trouble := c.mu.copied, c.mu.trouble
 		c.mu.Unlock()
-		p := Progress{Concurrency: t.Concurrency, Max: job.Throttle.Concurrency, Reason: t.Reason, Class: t.Class}
+		p := Progress{Concurrency: t.Concurrency, Max: job.Throttle.Concurrency, Lag: s.Lag, Reason: t.Reason, Class: t.Class}
 		if p.Reason == "" && trouble != "" {
 			p.Reason, p.Class = trouble, "trouble"
 		}
@@ -205,8 +205,10 @@ func (w *watch) look(ctx context.Context, job *Job, s *Signals) {
 	if s.Unknown == "" {
 		s.Unknown = w.last.Unknown
 	}
-	over, lag, err := w.m.Group.Behind(ctx, job.Throttle.Lag)
-	if s.LagOver, s.Lag = over, lag; err != nil && s.Unknown == "" {
+	switch lag, err := w.m.Group.Behind(ctx, job.Throttle.Lag); {
+	case err == nil:
+		s.Lag = &lag
+	case s.Unknown == "":
 		s.Unknown = "live lag: " + err.Error()
 	}
 	if job.Throttle.Probe != "" {

@@ -267,6 +267,47 @@ func TestStatusLine(t *testing.T) {
 	if got := s.Line(); got != want {
 		t.Errorf("\n%s\n%s", got, want)
 	}
+	s.Progress.Reason, s.Progress.Lag = "", &Lag{Records: 40, Seconds: 1.23}
+	if got, want := s.Line(), " eta 3h56m lag 1.2s conc 6/16 epoch 17"; !strings.Contains(got, want) {
+		t.Errorf("%s does not say %q", got, want)
+	}
+	s.Progress = Progress{}
+	if got, want := s.Line(), " docs -/s conc -/16 epoch 17"; !strings.Contains(got, want) {
+		t.Errorf("%s does not say %q", got, want)
+	}
+}
+
+// Who looks at night is told what is going on and what to type.
+func TestAdvice(t *testing.T) {
+	clean := func() *Report { return &Report{ID: "r1", At: time.Now()} }
+	for name, c := range map[string]struct {
+		status Status
+		say    string
+	}{
+		"nobody works on it":          {Status{Job: &Job{State: Backfilling}}, "sluice migrate run --job j7"},
+		"it works":                    {Status{Job: &Job{State: Backfilling}, Owner: "a"}, "nothing: it goes on by itself"},
+		"throttled by lag":            {Status{Job: &Job{State: Backfilling}, Owner: "a", Progress: Progress{Reason: "live lag 9.1s > 5s", Class: "lag"}}, "throttle --job j7 --set lag="},
+		"paused":                      {Status{Job: &Job{State: Backfilling, Paused: "by anna"}, Owner: "a"}, "sluice migrate resume --job j7"},
+		"the mapping has changed":     {Status{Job: &Job{State: Backfilling, Paused: "sluice migrate resume --job j7 --apply-mapping"}}, "sluice migrate resume --apply-mapping --job j7"},
+		"documents failed":            {Status{Job: &Job{State: Backfilling}, Owner: "a", Failed: 3}, "sluice migrate status --failed --job j7"},
+		"not verified":                {Status{Job: &Job{State: Synced}}, "sluice migrate verify --job j7"},
+		"a verification is under way": {Status{Job: &Job{State: Synced}, Verifying: &Verifying{}}, "nothing: it goes on by itself"},
+		"verified":                    {Status{Job: &Job{State: Synced, Verified: clean()}}, "sluice migrate cutover --next --job j7"},
+		"stale":                       {Status{Job: &Job{State: Synced, Verified: &Report{At: time.Now(), Stale: "repaired"}}}, "sluice migrate verify --job j7"},
+		"old":                         {Status{Job: &Job{State: Synced, Verified: &Report{At: time.Now().Add(-25 * time.Hour)}}}, "sluice migrate verify --job j7"},
+		"differs":                     {Status{Job: &Job{State: Cutover, Verified: &Report{At: time.Now(), Classes: map[string]int64{missingOnNew: 1}}}}, "sluice migrate verify --repair --job j7"},
+		"dirty":                       {Status{Job: &Job{State: Synced, Verified: clean()}, Dirty: 1, DirtyCustomers: []string{"c3"}}, "sluice migrate verify --repair --job j7 --customer c3"},
+		"all are cut over":            {Status{Job: &Job{State: Cutover, Verified: clean(), FullAt: new(time.Time)}}, "sluice migrate complete --job j7"},
+		"cancel was cut short":        {Status{Job: &Job{State: Cancelling}}, "sluice migrate cancel --job j7"},
+	} {
+		s := c.status
+		s.Name = "j7"
+		s.Next = s.command()
+		s.Advice = s.advice()
+		if lines := strings.Join(s.Details(), "\n"); !strings.Contains(s.Advice, c.say) || !strings.Contains(lines, "next:     "+s.Advice) || !strings.Contains(lines, "now:      ") {
+			t.Errorf("%s: %q does not say %q, or is not in\n%s", name, s.Advice, c.say, lines)
+		}
+	}
 }
 
 // The disks of the cluster are half full. Where it looks at no watermark, none

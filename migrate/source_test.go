@@ -127,6 +127,6 @@ func TestCompleteEndsAVerification(t *testing.T) {
 		}
 		stop()
 		w.state(Completed)
-		w.kept("job", "plan", "event", "lease", "routing", "item")
+		w.kept("reports", "job", "plan", "event", "lease", "routing", "item")
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -26,10 +27,17 @@ type Status struct {
 	Mode     partition.Mode `json:"write"`
 	Read     partition.Read `json:"read"`
 	Dirty    int            `json:"dirty"`
+	// DirtyCustomers are the first of them.
+	DirtyCustomers []string `json:"dirty_customers,omitempty"`
 	// Verifying is a verification that is under way; nil: none is known. Progress
 	// is then its.
 	Verifying *Verifying `json:"verifying,omitempty"`
-	Next      string     `json:"next"` // the command that leads on
+	// ETA is how long the copy or the verification needs at its pace of now; 0: not
+	// known.
+	ETA  float64 `json:"eta_seconds,omitempty"`
+	Next string  `json:"next"` // the command that leads on
+	// Advice says what to do, also where that is nothing.
+	Advice string `json:"advice"`
 }
 
 // Jobs lists the names of all jobs that are recorded.
@@ -41,7 +49,7 @@ func (m *Manager) Status(ctx context.Context, name string) (*Status, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Status{Job: j, Next: j.next()}
+	s := &Status{Job: j}
 	var l leaseDoc
 	switch _, _, err := m.Control.Get(ctx, leaseID(name), &l); {
 	case err == nil:
@@ -87,8 +95,14 @@ func (m *Manager) Status(ctx context.Context, name string) (*Status, error) {
 		if err != nil {
 			return nil, err
 		}
+		slices.Sort(dirty)
 		s.Dirty = len(dirty)
+		for _, id := range dirty[:min(len(dirty), mostBad)] {
+			s.DirtyCustomers = append(s.DirtyCustomers, strings.TrimPrefix(id, dirtyPrefix(name)))
+		}
 	}
+	s.ETA, s.Next = s.left().Seconds(), s.command()
+	s.Advice = s.advice()
 	return s, nil
 }
 
@@ -134,17 +148,13 @@ func (s *Status) Line() string {
 		fmt.Fprintf(&b, " %d failed", s.Failed)
 	}
 	if s.State == Backfilling {
-		fmt.Fprintf(&b, " %s/s", amount(s.Progress.Rate))
-		if left := s.Backfill.Total - s.Reached; left > 0 && s.Progress.Rate > 0 {
-			fmt.Fprintf(&b, " eta %s", eta(time.Duration(float64(left)/s.Progress.Rate*float64(time.Second))))
-		}
-		fmt.Fprintf(&b, " conc %d/%d", s.Progress.Concurrency, s.Throttle.Concurrency)
+		s.pace(&b, s.Throttle.Concurrency)
 	}
 	switch {
 	case s.Paused != "":
 		fmt.Fprintf(&b, " paused: %s", s.Paused)
 	case working(s.State) && s.Owner == "":
-		b.WriteString(" nobody works on it (sluice migrate run)")
+		fmt.Fprintf(&b, " nobody works on it (sluice migrate run --job %s)", s.Name)
 	case s.Progress.Reason != "" && s.State == Backfilling:
 		fmt.Fprintf(&b, " throttled: %s", s.Progress.Reason)
 	}
@@ -170,7 +180,11 @@ func (s *Status) Line() string {
 		b.WriteString(" verify differs")
 	}
 	if v := s.Verifying; v != nil {
-		fmt.Fprintf(&b, " verifying %.1f%% %s/s conc %d/%d", 100*v.share(), amount(s.Progress.Rate), s.Progress.Concurrency, s.Progress.Max)
+		fmt.Fprintf(&b, " verifying %.1f%%", 100*v.share())
+		if v.Doing != "" {
+			fmt.Fprintf(&b, " (%s)", v.Doing)
+		}
+		s.pace(&b, s.Progress.Max)
 		if s.Progress.Reason != "" {
 			fmt.Fprintf(&b, " throttled: %s", s.Progress.Reason)
 		}
@@ -188,6 +202,34 @@ func (s *Status) Line() string {
 		fmt.Fprintf(&b, " %d customers dirty", s.Dirty)
 	}
 	return b.String()
+}
+
+// pace adds how fast the work is, how long it needs, and how far it may go and
+// goes; dashes where it has not told yet.
+func (s *Status) pace(b *strings.Builder, most int) {
+	if s.Progress == (Progress{}) {
+		fmt.Fprintf(b, " -/s conc -/%d", most)
+		return
+	}
+	fmt.Fprintf(b, " %s/s", amount(s.Progress.Rate))
+	if left := s.left(); left > 0 {
+		fmt.Fprintf(b, " eta %s", eta(left))
+	}
+	if lag := s.Progress.Lag; lag != nil && s.Progress.Class != "lag" {
+		fmt.Fprintf(b, " lag %s", lag)
+	}
+	fmt.Fprintf(b, " conc %d/%d", s.Progress.Concurrency, most)
+}
+
+// left is how long the work needs at its pace of now; 0: not known.
+func (s *Status) left() time.Duration {
+	switch left := s.Backfill.Total - s.Reached; {
+	case s.Verifying != nil:
+		return time.Duration(s.Verifying.ETA * float64(time.Second))
+	case s.State == Backfilling && left > 0 && s.Progress.Rate > 0:
+		return time.Duration(float64(left) / s.Progress.Rate * float64(time.Second))
+	}
+	return 0
 }
 
 // amount writes a number with three digits.

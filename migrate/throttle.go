@@ -130,8 +130,7 @@ type Signals struct {
 	Rejected int           // requests and items that the server had no room for
 	Bulk     time.Duration // their time at the 95th percentile
 	Usual    time.Duration // the moving baseline of it
-	LagOver  bool          // the live consumers are behind by more than Limits.Lag
-	Lag      string        // how far, for people
+	Lag      *Lag          // of the live consumers, beside Limits.Lag; nil: not known
 	Search   time.Duration // at the 95th percentile
 	Queue    int           // the longest write queue of a node
 	Pressure float64       // the highest indexing pressure of a node, of its limit
@@ -214,8 +213,8 @@ func (s *Signals) verdict(now time.Time, l Limits) (class, why string, stop bool
 		return "disk", fmt.Sprintf("disk %.0f%% > %d%%", s.Disk, l.Disk), true
 	case s.Unknown != "":
 		return "unknown", s.Unknown, false
-	case s.LagOver:
-		return "lag", fmt.Sprintf("live lag %s > %s", s.Lag, l.Lag), false
+	case s.Lag != nil && s.Lag.Over:
+		return "lag", "live lag " + s.Lag.over(l.Lag), false
 	case s.Rejected > 0:
 		return "rejected", fmt.Sprintf("%d rejected", s.Rejected), false
 	case s.Bulks > 0 && s.Usual > 0 && float64(s.Bulk) > l.BulkSlower*float64(s.Usual):

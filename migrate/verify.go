@@ -47,6 +47,10 @@ const (
 	duplicateInOld = "duplicate_id_in_old"
 )
 
+func classes() []string {
+	return []string{missingOnNew, extraOnNew, newOlder, oldOlder, contentDiffers, duplicateInOld}
+}
+
 // Report is what a verification found.
 type Report struct {
 	ID      string        `json:"id"`
@@ -63,7 +67,10 @@ type Report struct {
 	New       int64 `json:"new"`     // on each side
 	Reused    int64 `json:"reused"`  // of both, those that an earlier verification has read and nothing has changed
 	Sampled   int64 `json:"sampled"` // whose contents were compared
-	Settled   int64 `json:"settled"` // that differed at first sight only
+	// Ahead is up to which percent of the customers a cut-over may grow so that the
+	// contents of all documents of those who are cut over then were compared.
+	Ahead   float64 `json:"ahead,omitempty"`
+	Settled int64   `json:"settled"` // that differed at first sight only
 	// Unsettled are documents that changed each time they were looked at.
 	Unsettled int64               `json:"unsettled"`
 	Classes   map[string]int64    `json:"classes,omitempty"`
@@ -86,7 +93,7 @@ func (r *Report) Clean() bool {
 // are none too.
 func (r *Report) Differences() map[string]int64 {
 	counts := map[string]int64{"unsettled": r.Unsettled, "foreign": r.Foreign}
-	for _, class := range []string{missingOnNew, extraOnNew, newOlder, oldOlder, contentDiffers, duplicateInOld} {
+	for _, class := range classes() {
 		counts[class] = r.Classes[class]
 	}
 	return counts
@@ -110,12 +117,13 @@ func (m *Manager) Verify(ctx context.Context, r Request, check Check, told func(
 		if !s.needs(j, Synced, Cutover) {
 			return s, nil
 		}
-		over, lag, err := m.Group.Behind(ctx, max(time.Minute, j.Throttle.Lag))
+		limit := max(time.Minute, j.Throttle.Lag)
+		lag, err := m.Group.Behind(ctx, limit)
 		if err != nil {
 			return nil, err
 		}
-		if over {
-			s.wait("wait until the consumers have caught up", "the live lag is %s: differences would not settle", lag)
+		if lag.Over {
+			s.wait("wait until the consumers have caught up", "the live lag is %s: differences would not settle", lag.over(limit))
 		}
 		if check.Repair && check.Level == L0 {
 			s.refuse("repeat with --level L1 or L2", "L0 knows no documents that could be mended")
@@ -126,6 +134,9 @@ func (m *Manager) Verify(ctx context.Context, r Request, check Check, told func(
 			var err error
 			report, err = v.run(ctx)
 			if err != nil {
+				return err
+			}
+			if err := m.store.keep(ctx, j.Name, report); err != nil {
 				return err
 			}
 			if check.Customer != "" {
@@ -160,6 +171,7 @@ type verification struct {
 	report *Report
 	info   elastic.Info
 	large  map[string]bool
+	cut    int    // Read.Percent when it began
 	dirty  []mark // customers that have a dirty mark as it was at the beginning
 
 	sample map[string]place // by id
@@ -170,8 +182,10 @@ type verification struct {
 
 	mu          sync.Mutex
 	customers   map[string]bool // that were met
-	total, done int64           // sequence numbers to be read, and read
+	total       int64           // sequence numbers that count
+	known, done int64           // of these, read by an earlier verification, and by this one
 	docs        int64           // that were read
+	doing       string          // Verifying.Doing
 	trouble     string          // the last error that is tried again
 }
 
@@ -202,6 +216,7 @@ func (v *verification) compare(ctx context.Context) (*Report, error) {
 		ID: began.UTC().Format("20060102T150405.000"), Level: v.check.Level, Full: v.check.Full, Only: v.check.Customer,
 		At: began.UTC().Truncate(time.Millisecond), Epoch: table.Epoch, Classes: map[string]int64{}, Samples: map[string][]string{},
 	}
+	v.cut = table.Read.Percent % partition.Percent
 	v.large = map[string]bool{}
 	for _, customer := range v.job.Large {
 		v.large[customer] = true
@@ -235,6 +250,7 @@ func (v *verification) compare(ctx context.Context) (*Report, error) {
 		return nil, err
 	}
 	if v.check.Repair {
+		v.does(fmt.Sprintf("repairs %d documents", len(bad)))
 		if bad, err = v.repair(ctx, bad); err != nil {
 			return nil, err
 		}
@@ -439,6 +455,7 @@ func (v *verification) digests(ctx context.Context) (old, renewed map[int]sum, e
 	if err != nil {
 		return nil, nil, err
 	}
+	ahead := partition.Percent
 	for _, p := range parts {
 		if p.Index == v.job.Source {
 			p.addTo(old)
@@ -448,9 +465,13 @@ func (v *verification) digests(ctx context.Context) (old, renewed map[int]sum, e
 		}
 		p.addTo(renewed)
 		v.report.New += p.Docs
+		ahead = min(ahead, p.reaches(v.cut))
 		for id, s := range p.Sample {
 			v.sample[id] = place{s.Customer, p.Index, id, s.Routing}
 		}
+	}
+	if v.check.Level == L2 && !v.check.Full && v.check.Customer == "" {
+		v.report.Ahead = float64(ahead) / 100
 	}
 	return old, renewed, nil
 }
@@ -466,7 +487,7 @@ func (v *verification) readWhole(ctx context.Context) ([]*partSum, error) {
 			p := sides[of]
 			if p == nil {
 				p = &partSum{part: of, number: -1}
-				p.restart()
+				p.restart(v.cut)
 				if v.check.Customer != "" {
 					p.Share = ^uint64(0)
 				}
@@ -549,11 +570,18 @@ func (v *verification) beside(ctx context.Context, hand func(ctx context.Context
 
 // parts hands out the shards of indices to be read.
 func (v *verification) parts(ctx context.Context, indices []string, source, query any, visited func(int, []elastic.Hit) error, work chan<- func() error) error {
-	for _, index := range indices {
-		stats, err := v.Cluster.IndexStats(ctx, index)
-		if err != nil {
+	all := make([]elastic.IndexStats, len(indices))
+	for i, index := range indices {
+		var err error
+		if all[i], err = v.Cluster.IndexStats(ctx, index); err != nil {
 			return err
 		}
+		for _, end := range all[i].MaxSeqNo {
+			v.expect(end+1, 0)
+		}
+	}
+	for i, index := range indices {
+		stats := all[i]
 		s := newScanner(v.Cluster, v.info.Flavour, index, source, query)
 		if stats.MaxSeqNo == nil {
 			if err := v.readPIT(ctx, s, visited); err != nil {
@@ -562,7 +590,6 @@ func (v *verification) parts(ctx context.Context, indices []string, source, quer
 			continue
 		}
 		for shard, end := range stats.MaxSeqNo {
-			v.progress(end+1, 0, 0)
 			read := func() error {
 				for cursor := int64(-1); cursor < end; {
 					hits, next, err := v.page(ctx, s, shard, cursor, end)
@@ -640,6 +667,7 @@ func (v *verification) collect(ctx context.Context, customers []string, differ m
 		return found, nil
 	}
 	v.tell("documents of %d groups of customers differ at first sight", len(differ))
+	v.does("finds the documents that differ")
 	type seen struct {
 		version int64
 		content uint64
@@ -778,6 +806,7 @@ func (v *verification) settle(ctx context.Context, suspects map[place]*differenc
 	if len(open) == 0 {
 		return nil, nil
 	}
+	v.does(fmt.Sprintf("compares %d documents one by one", len(open)))
 	sights, err := v.look(ctx, open)
 	if err != nil {
 		return nil, err
@@ -814,6 +843,7 @@ func (v *verification) settle(ctx context.Context, suspects map[place]*differenc
 			}
 			return bad, nil
 		}
+		v.does(fmt.Sprintf("%d differ: waits until the consumers have passed the log end", len(open)))
 		v.tell("%d documents differ; waiting for the consumers to pass the log end of now", len(open))
 		if err := v.awaitEnds(ctx); err != nil {
 			return nil, err

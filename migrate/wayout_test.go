@@ -270,7 +270,7 @@ func (w *world) nothingLeft() {
 			w.Errorf("%s is left behind", index)
 		}
 	}
-	w.kept("job", "plan", "event", "lease", "routing")
+	w.kept("job", "plan", "event", "lease", "reports", "routing")
 	t, err := w.tables.Load(w.Context(), stream)
 	if errors.Is(err, partition.ErrNotFound) {
 		return // create did not come so far
@@ -373,13 +373,13 @@ func (w *world) leaveAt(n int, after bool, way act, end State) bool {
 		if job := w.table().Job; job != "" {
 			w.Errorf("killed at %s: the stream still belongs to job %s", k.lastDid, job)
 		}
-		w.kept("job", "plan", "event", "lease", "routing", "item")
+		w.kept("job", "plan", "event", "lease", "reports", "routing", "item")
 	case j.State != end:
 		w.Errorf("killed at %s: the job is %s", k.lastDid, j.State)
 	case end == Cancelled:
 		w.nothingLeft()
 	default:
-		w.kept("job", "plan", "event", "lease", "routing")
+		w.kept("job", "plan", "event", "lease", "reports", "routing")
 		for _, index := range w.es.Indices() {
 			if strings.HasPrefix(index, source+"-p") && !strings.Contains(index, "-r2") {
 				w.Errorf("killed at %s: %s is left behind", k.lastDid, index)

@@ -206,8 +206,8 @@ type journal struct {
 	entries   [sourcePartitions][]entry
 	committed []commit
 	epoch     []int64 // by partition: what its owner has adopted
-	lag       string  // "": not behind
-	parked    string  // what is parked; "": nothing
+	lag       Lag
+	parked    string // what is parked; "": nothing
 	frozen    [sourcePartitions]bool
 	log       logState
 	keeps     bool                        // documents.deletes: tombstone
@@ -392,10 +392,10 @@ func (j *journal) Passed(_ context.Context, ends Offsets) (string, error) {
 	return "", nil
 }
 
-func (j *journal) Behind(context.Context, time.Duration) (bool, string, error) {
+func (j *journal) Behind(context.Context, time.Duration) (Lag, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return j.lag != "", j.lag, nil
+	return j.lag, nil
 }
 
 func (j *journal) HighestEpoch(context.Context) (int64, error) {

@@ -298,11 +298,19 @@ func saltSeed(salt string) uint64 { return xxhash.Sum64String(salt) }
 
 // below says whether a customer is among the first of a percent.
 func below(customer []byte, seed, percent uint64) bool {
+	return rank(customer, seed) < percent
+}
+
+func rank(customer []byte, seed uint64) uint64 {
 	var d xxhash.Digest
 	d.ResetWithSeed(seed)
 	_, _ = d.Write(customer) // it never fails
-	return d.Sum64()%Percent < percent
+	return d.Sum64() % Percent
 }
+
+// Rank is a customer's place in the order in which a growing Read.Percent with a
+// salt reaches all: it is among the first that are above it.
+func Rank(customer, salt string) int { return int(rank([]byte(customer), saltSeed(salt))) } //nolint:gosec // below Percent
 
 // matcher holds customers and patterns.
 type matcher struct {

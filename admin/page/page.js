@@ -264,6 +264,7 @@ async function showJobs() {
     { title: "job", value: (j) => j.name },
     { title: "state", value: (j) => j.state },
     { title: "status", value: (j) => j.line, long: true, code: true },
+    { title: "next", value: (j) => j.advice, long: true },
   ], all);
 }
 

@@ -40,7 +40,7 @@ docs/migrations.md is the runbook.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newMigratePlan(), newMigrateCreate(), newMigrateRun(), newMigrateDualWrite(), newMigrateBackfill(),
-		newMigratePause(), newMigrateResume(), newMigrateThrottle(), newMigrateVerify(), newMigrateCutover(), newMigrateRollback(),
+		newMigratePause(), newMigrateResume(), newMigrateThrottle(), newMigrateVerify(), newMigrateReports(), newMigrateCutover(), newMigrateRollback(),
 		newMigrateComplete(), newMigrateDrop(), newMigrateCancel(), newMigrateDetach(), newMigrateStatus(), newMigrateEvents())
 	return cmd
 }
@@ -617,6 +617,9 @@ Exit code 1 says that they differ.`,
 func showReport(out io.Writer, r *migrate.Report) {
 	fmt.Fprintf(out, "%s %s: %d customers, %d documents on the old side, %d on the new, contents of %d compared, in %s\n",
 		r.ID, r.Level, r.Customers, r.Old, r.New, r.Sampled, r.Took)
+	if r.Ahead > 0 {
+		fmt.Fprintf(out, "among them all of the customers that a cut-over to %.4g %% reaches\n", r.Ahead)
+	}
 	fmt.Fprintf(out, "settled %d, unsettled %d, foreign %d, repaired %d\n", r.Settled, r.Unsettled, r.Foreign, r.Repaired)
 	for _, class := range slices.Sorted(maps.Keys(r.Classes)) {
 		fmt.Fprintf(out, "%s: %d, such as %s\n", class, r.Classes[class], strings.Join(r.Samples[class], ", "))
@@ -624,6 +627,58 @@ func showReport(out io.Writer, r *migrate.Report) {
 	if r.Clean() {
 		fmt.Fprintln(out, "clean")
 	}
+}
+
+func newMigrateReports() *cobra.Command {
+	var flags migrateFlags
+	var which string
+	cmd := &cobra.Command{
+		Use:   "reports",
+		Short: "What the last verifications have found",
+		Long: `Shows the last five verifications of a job, the newest first, in one line each, or
+one of them whole: by its number in this list, or by its id. It starts none.`,
+		Example: `  sluice migrate reports -c sluice.yaml --job j7
+  sluice migrate reports -c sluice.yaml --job j7 --report 1 --json`,
+		Args: cobra.NoArgs,
+		RunE: action(func(cmd *cobra.Command, _ []string) error {
+			m, err := flags.manager(cmd)
+			if err != nil {
+				return err
+			}
+			defer m.close(cmd.Context())
+			reports, err := m.Reports(cmd.Context(), flags.job)
+			if err != nil {
+				return err
+			}
+			if which != "" {
+				i := slices.IndexFunc(reports, func(r *migrate.Report) bool { return r.ID == which })
+				if n, err := strconv.Atoi(which); err == nil && n >= 1 && n <= len(reports) {
+					i = n - 1
+				}
+				if i < 0 {
+					return &exit{exitUsage, fmt.Errorf("--report %s: job %s keeps %d reports: want the number or the id of one of them", which, flags.job, len(reports))}
+				}
+				if flags.json {
+					return printJSON(m.out, reports[i])
+				}
+				showReport(m.out, reports[i])
+				return nil
+			}
+			if flags.json {
+				return printJSON(m.out, reports)
+			}
+			for i, r := range reports {
+				fmt.Fprintf(m.out, "%d %s\n", i+1, r.Summary())
+			}
+			if len(reports) == 0 {
+				fmt.Fprintf(m.out, "no reports: sluice migrate verify --job %s\n", flags.job)
+			}
+			return nil
+		}),
+	}
+	flags.add(cmd, true)
+	cmd.Flags().StringVar(&which, "report", "", "number (1 is the newest) or id of one report, shown whole")
+	return cmd
 }
 
 func newMigrateCutover() *cobra.Command {
@@ -751,7 +806,11 @@ func newMigrateStatus() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "One line for each job, or all of one",
-		Args:  cobra.NoArgs,
+		Long: `Shows each job in one line: state, progress, pace, the time that it needs, the lag
+of the live consumers, what holds it back, fence, verification, and how many
+customers are cut over. With --job it says below what the job does, whose readers
+are where, and what to type next.`,
+		Args: cobra.NoArgs,
 		RunE: action(func(cmd *cobra.Command, _ []string) error {
 			m, err := flags.manager(cmd)
 			if err != nil {
@@ -761,7 +820,11 @@ func newMigrateStatus() *cobra.Command {
 			if failed {
 				return m.showFailures(cmd.Context())
 			}
+			screen := watch && !flags.json && isTerminal(m.out)
 			for {
+				if screen {
+					fmt.Fprint(m.out, cursorHome+eraseBelow)
+				}
 				if err := m.showStatus(cmd.Context()); err != nil || !watch {
 					return err
 				}
@@ -798,6 +861,9 @@ func (m *migration) showStatus(ctx context.Context) error {
 	}
 	for _, status := range statuses {
 		fmt.Fprintln(m.out, status.Line())
+		if m.flags.job != "" {
+			fmt.Fprintln(m.out, strings.Join(status.Details(), "\n"))
+		}
 	}
 	if len(statuses) == 0 {
 		fmt.Fprintln(m.out, "no jobs")

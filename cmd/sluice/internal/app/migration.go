@@ -249,36 +249,72 @@ func (g Group) starts(ctx context.Context, topics []string) (migrate.Offsets, er
 
 // Behind implements migrate.Group: the group is behind by more than a time where
 // a record older than that is not committed.
-func (g Group) Behind(ctx context.Context, limit time.Duration) (over bool, lag string, err error) {
+func (g Group) Behind(ctx context.Context, limit time.Duration) (migrate.Lag, error) {
 	fence, err := g.read(ctx, 0)
 	if err != nil {
-		return false, "", err
+		return migrate.Lag{}, err
 	}
 	topics := g.topics(fence)
 	starts, err := g.starts(ctx, topics)
 	if err != nil || len(topics) == 0 {
-		return false, "", err
+		return migrate.Lag{}, err
 	}
-	recent, err := listed(g.Kafka.ListOffsetsAfterMilli(ctx, time.Now().Add(-limit).UnixMilli(), topics...))
-	if err != nil {
-		return false, "", fmt.Errorf("offsets by time: %w", err)
-	}
+	now := time.Now()
 	ends, err := g.ends(ctx, topics)
 	if err != nil {
-		return false, "", err
+		return migrate.Lag{}, err
 	}
-	records := int64(0)
+	lag := migrate.Lag{}
 	for _, position := range fence.Positions {
 		at := max(position.Offset, starts[position.Topic][position.Partition])
-		end := ends[position.Topic][position.Partition]
-		records += max(0, end-at)
-		first, ok := recent[position.Topic][position.Partition]
-		if !ok || first < 0 {
-			first = end // nothing is that young
-		}
-		over = over || at < min(first, end)
+		lag.Records += max(0, ends[position.Topic][position.Partition]-at)
 	}
-	return over, fmt.Sprintf("%d records", records), nil
+	if lag.Records == 0 {
+		return lag, nil
+	}
+	age, over, err := oldest(limit, func(age time.Duration) (bool, error) {
+		recent, err := listed(g.Kafka.ListOffsetsAfterMilli(ctx, now.Add(-age).UnixMilli(), topics...))
+		if err != nil {
+			return false, fmt.Errorf("offsets by time: %w", err)
+		}
+		for _, position := range fence.Positions {
+			at := max(position.Offset, starts[position.Topic][position.Partition])
+			end := ends[position.Topic][position.Partition]
+			first, ok := recent[position.Topic][position.Partition]
+			if !ok || first < 0 {
+				first = end // nothing is that young
+			}
+			if at < min(first, end) {
+				return true, nil
+			}
+		}
+		return false, nil
+	})
+	lag.Over, lag.Seconds = over, age.Seconds()
+	return lag, err
+}
+
+// oldest finds an age, to a sixteenth, from whether it is more than another:
+// brokers find offsets by time, and no time by its offset. over: it is more than
+// limit. No age is looked for beyond a year.
+func oldest(limit time.Duration, older func(time.Duration) (bool, error)) (age time.Duration, over bool, err error) {
+	const far = 365 * 24 * time.Hour
+	over, err = older(limit)
+	low, high := time.Duration(0), limit
+	for more := over; err == nil && more && low < far; {
+		low, high = high, 8*high
+		more, err = older(high)
+	}
+	for err == nil && high-low > max(high/16, 100*time.Millisecond) {
+		var more bool
+		middle := low + (high-low)/2
+		if more, err = older(middle); more {
+			low = middle
+		} else {
+			high = middle
+		}
+	}
+	return high, over, err
 }
 
 // HighestEpoch implements migrate.Group.
