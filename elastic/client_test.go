@@ -355,6 +355,7 @@ func TestError(t *testing.T) {
 		"text":   {400, `{"error":"no handler","status":400}`, Error{Status: 400, Reason: "no handler"}},
 		"page":   {502, `<html>s3cret</html>`, Error{Status: 502}},
 		"empty":  {413, ``, Error{Status: 413}},
+		"a word": {401, `Unauthorized`, Error{Status: 401, Reason: "the credentials are refused"}},
 		"other":  {500, `{"message":"s3cret"}`, Error{Status: 500}},
 		"long":   {400, `{"error":{"type":"x","reason":"` + long + `"}}`, Error{Status: 400, Type: "x", Reason: strings.Repeat("é", 128) + "..."}},
 		"get":    {404, `{"found":false}`, Error{Status: 404, absent: true}},

@@ -61,7 +61,12 @@ func newError(status int, body []byte) *Error {
 		Result string          `json:"result"` // of a delete
 	}
 	if json.Unmarshal(body, &answer) != nil {
-		return e // a proxy's page, or no body at all (413)
+		// A proxy's page, or no body at all (413). OpenSearch's security plug-in says
+		// the one word Unauthorized.
+		if status == http.StatusUnauthorized {
+			e.Reason = "the credentials are refused"
+		}
+		return e
 	}
 	e.absent = status == http.StatusNotFound && len(answer.Error) == 0 &&
 		(answer.Found != nil && !*answer.Found || answer.Result == "not_found")

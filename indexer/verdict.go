@@ -331,5 +331,10 @@ func heldBy(errorType string, status int, reason string) string {
 	if list, _, ok2 := strings.Cut(list, "]"); ok && ok2 {
 		return errorType + ": the credentials' role must hold one of the privileges " + strings.ReplaceAll(list, ",", ", ") + " on it"
 	}
+	// OpenSearch names all that is missing for the request's actions on the index.
+	_, list, ok = strings.Cut(reason, "no permissions for [")
+	if list, _, ok2 := strings.Cut(list, "] and User ["); ok && ok2 && list != "" {
+		return errorType + ": the credentials' role must allow " + list + " on it"
+	}
 	return errorType
 }

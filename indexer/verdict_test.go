@@ -467,8 +467,13 @@ func TestHeldByNamesTheRight(t *testing.T) {
 		want      string
 	}{
 		{"security_exception", 403, refused, "security_exception: the credentials' role must hold one of the privileges index, write, all on it"},
-		{"security_exception", 403, "no permissions for [indices:data/write/bulk] and User [name=u]", "security_exception"},
+		{"security_exception", 403, "no permissions for [indices:data/write/bulk] and User [name=u]", "security_exception: the credentials' role must allow indices:data/write/bulk on it"},
 		{"security_exception", 403, "this action is granted by the index privileges [", "security_exception"},
+		{
+			"security_exception", 403, "no permissions for [indices:data/write/bulk[s], indices:data/write/delete] and User [name=sluice, backend_roles=[], requestedTenant=null]",
+			"security_exception: the credentials' role must allow indices:data/write/bulk[s], indices:data/write/delete on it",
+		},
+		{"security_exception", 403, "no permissions for [] and User [name=sluice, backend_roles=[], requestedTenant=null]", "security_exception"},
 		{"security_exception", 401, "api key [x] has been invalidated", "security_exception: the credentials are refused: correct the API key, or username and password"},
 		{"http_401", 401, "", "http_401: the credentials are refused: correct the API key, or username and password"},
 		{"index_closed_exception", 400, refused, "index_closed_exception"},
