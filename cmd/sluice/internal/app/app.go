@@ -301,11 +301,18 @@ func (a *App) close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Reload reads credentials and certificates anew, for what does not notice by
-// itself that their files have changed.
+// Reload reads credentials and certificates anew, and logs what cannot be read.
+// What uses them follows its files by itself, and says nothing of one that is
+// damaged: the last good content stays in use.
 func (a *App) Reload() {
 	a.log.Info().Msg("reading credentials and certificates anew")
 	a.reloadElastic()
+	if _, err := KafkaOptions(a.cfg); err != nil { // made for their errors: they open all files
+		a.log.Error().Err(err).Msg("credentials for Kafka cannot be read: the last good ones stay in use")
+	}
+	if err := CheckAdmin(a.cfg); err != nil {
+		a.log.Error().Err(err).Msg("the admin server's token or certificates cannot be read: calls that need them are refused")
+	}
 }
 
 func (a *App) reloadElastic() {
