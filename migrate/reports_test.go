@@ -161,11 +161,11 @@ func TestVerifyShowsItsETA(t *testing.T) {
 
 		w.log.lag = Lag{}
 		w.otherContent("d8", "c3")
-		slow = w.es.Inject(embedded.Rule{Fault: embedded.Fault{Delay: 20 * time.Second}, Match: func(r *embedded.Request) bool {
+		slow = w.es.Inject(embedded.Rule{Fault: embedded.Fault{Delay: 15 * time.Second}, Match: func(r *embedded.Request) bool {
 			return strings.HasSuffix(r.Path, "_mget") && strings.Contains(string(r.Body), `"d8"`)
 		}})
 		wait = w.verifyAside(Check{Level: L2})
-		sleepFor(w, 15*time.Second)
+		sleepFor(w, 10*time.Second)
 		status, err = w.m.Status(w.Context(), jobName)
 		w.check(err)
 		if line := status.Line(); !strings.Contains(line, "documents one by one)") {
