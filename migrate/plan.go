@@ -195,11 +195,16 @@ func (m *Manager) visit(ctx context.Context, index string, stats elastic.IndexSt
 	}
 	s := newScanner(m.Cluster, info.Flavour, index, source, alive())
 	for shard, end := range stats.MaxSeqNo {
+		failed := 0
 		for cursor := int64(-1); cursor < end; {
 			hits, next, err := s.page(ctx, shard, cursor, end)
 			if err != nil {
-				return err
+				if failed++; failed > halvings || !passing(err) || ctx.Err() != nil {
+					return err
+				}
+				continue // with a smaller page
 			}
+			failed = 0
 			for i := range hits {
 				visit(&hits[i])
 			}
@@ -211,7 +216,8 @@ func (m *Manager) visit(ctx context.Context, index string, stats elastic.IndexSt
 
 // sample reads documents from some places of each shard.
 func (m *Manager) sample(ctx context.Context, index string, stats elastic.IndexStats, by Customers) (map[string]length, error) {
-	const pages, hits = 20, 200
+	const pages = 20
+	hits := 200
 	lengths := map[string]length{}
 	random := rand.New(rand.NewPCG(1, 1)) // a plan that is made again is the same
 	for page := range pages {
@@ -223,12 +229,21 @@ func (m *Manager) sample(ctx context.Context, index string, stats elastic.IndexS
 		if page < len(stats.MaxSeqNo) {
 			from = 0
 		}
-		found, err := m.Cluster.SearchShard(ctx, index, shard, "", map[string]any{
-			"size": hits, "track_total_hits": false, "sort": []any{map[string]any{"_seq_no": "asc"}},
+		query := map[string]any{
+			"track_total_hits": false, "sort": []any{map[string]any{"_seq_no": "asc"}},
 			"query": map[string]any{"bool": map[string]any{"filter": []any{alive(), map[string]any{"range": map[string]any{"_seq_no": map[string]any{"gte": from}}}}}},
-		})
-		if err != nil {
-			return nil, err
+		}
+		var found elastic.Page
+		for {
+			var err error
+			query["size"] = hits
+			if found, err = m.Cluster.SearchShard(ctx, index, shard, "", query); err == nil {
+				break
+			}
+			if hits == 1 || !passing(err) || ctx.Err() != nil {
+				return nil, err
+			}
+			hits = fewer(hits)
 		}
 		for _, hit := range found.Hits {
 			if customer, ok := by.Of(hit.ID, hit.Routing, hit.Source); ok {

@@ -14,6 +14,7 @@ const (
 	pageBytes = 8 << 20 // what a page should hold
 	mostHits  = 5000    // of a page; the server takes 10,000
 	mostSpace = 1 << 40 // of a page in sequence numbers
+	halvings  = 13      // from mostHits to 1
 )
 
 // scanner reads an index in pages that are bounded on both sides, so that each
@@ -62,6 +63,7 @@ func (s *scanner) page(ctx context.Context, shard int, cursor, end int64) ([]ela
 		"track_total_hits": false, "_source": s.source, "query": condition,
 	})
 	if err != nil {
+		s.failed(size)
 		return nil, 0, err
 	}
 	next := to
@@ -93,9 +95,28 @@ func (s *scanner) adapt(size int, window, covered int64, hits []elastic.Hit) {
 		s.mu.window = min(mostSpace, 2*window)
 	}
 	if len(hits) > 0 {
-		s.mu.hits = min(mostHits, max(10, min(2*size, pageBytes*len(hits)/total)))
+		s.mu.hits = fitting(size, mostHits, len(hits), total)
 	}
 }
+
+// failed makes the next page smaller than one of size documents that got no
+// answer.
+func (s *scanner) failed(size int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.hits = min(s.mu.hits, fewer(size))
+}
+
+// fitting is how many documents the next request may ask for, at most most,
+// after one for size of them brought docs with so many bytes.
+func fitting(size, most, docs, bytes int) int {
+	return min(most, max(1, min(2*size, pageBytes*docs/bytes)))
+}
+
+// fewer is how many documents a request asks for after one for size of them that
+// got no answer: whether they were too many for the time or the memory of either
+// side is not always said, and asking for too few costs a moment only.
+func fewer(size int) int { return max(1, size/2) }
 
 // slice reads the next documents of a slice of a point in time: the way where
 // shards cannot be addressed. after are the sort values of the last document
@@ -118,8 +139,12 @@ func (s *scanner) slice(ctx context.Context, pit string, n, of int, after string
 		body["search_after"] = json.RawMessage(after)
 	}
 	found, err := s.client.SearchPIT(ctx, body)
-	if err != nil || len(found.Hits) == 0 {
+	if err != nil {
+		s.failed(size)
 		return nil, "", err
+	}
+	if len(found.Hits) == 0 {
+		return nil, "", nil
 	}
 	s.adapt(size, 0, 0, found.Hits)
 	return found.Hits, string(found.Hits[len(found.Hits)-1].Sort), nil

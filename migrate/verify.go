@@ -731,19 +731,30 @@ func (v *verification) collect(ctx context.Context, customers []string, differ m
 // look reads documents on both sides in real time.
 func (v *verification) look(ctx context.Context, differences []*difference) ([]sight, error) {
 	sights := make([]sight, 0, len(differences))
-	for page := range slices.Chunk(differences, 500) {
-		ids := make([]elastic.DocID, 0, 2*len(page))
-		for _, d := range page {
-			ids = append(ids, elastic.DocID{Index: v.job.Source, ID: d.id, Routing: d.routing}, elastic.DocID{Index: d.index, ID: d.id, Routing: d.routing})
-		}
+	size := 100
+	for len(differences) > 0 {
+		var page []*difference
 		var docs []elastic.Doc
 		err := v.read(ctx, func() (err error) {
-			docs, err = v.Cluster.GetMany(ctx, ids)
+			page = differences[:min(size, len(differences))]
+			ids := make([]elastic.DocID, 0, 2*len(page))
+			for _, d := range page {
+				ids = append(ids, elastic.DocID{Index: v.job.Source, ID: d.id, Routing: d.routing}, elastic.DocID{Index: d.index, ID: d.id, Routing: d.routing})
+			}
+			if docs, err = v.Cluster.GetMany(ctx, ids); err != nil {
+				size = fewer(len(page))
+			}
 			return err
 		})
 		if err != nil {
 			return nil, err
 		}
+		differences = differences[len(page):]
+		bytes := 64 * len(page)
+		for _, d := range docs {
+			bytes += len(d.Source)
+		}
+		size = fitting(size, 500, len(page), bytes)
 		for i, d := range page {
 			s, err := v.see(d, docs[2*i], docs[2*i+1])
 			if err != nil {
