@@ -306,9 +306,26 @@ func (f *flow) settled(t *testing.T, sluice *Sluice) {
 	f.s.kafka.AwaitNoLag(t, time.Minute, f.group, f.topic, sluice.Check)
 	t.Logf("all committed after %.1f s", time.Since(began).Seconds())
 	compare(t, f.s.elasticsearch.Documents(t, f.index), f.want)
-	if n := len(f.s.kafka.ReadAll(t, f.letters)); n != f.bad {
-		t.Errorf("%d dead letters, want %d", n, f.bad)
+	if n := f.lettered(t); n != f.bad {
+		t.Errorf("dead letters of %d records, want %d", n, f.bad)
 	}
+}
+
+// lettered counts the records with a dead letter. A member that is thrown out of
+// its group before it has committed leaves a second letter of the same record.
+func (f *flow) lettered(t *testing.T) int {
+	t.Helper()
+	places := map[string]bool{}
+	for _, letter := range f.s.kafka.ReadAll(t, f.letters) {
+		var place string
+		for _, h := range letter.Headers {
+			if h.Key == "sluice.partition" || h.Key == "sluice.offset" {
+				place += h.Key + "=" + string(h.Value) + " "
+			}
+		}
+		places[place] = true
+	}
+	return len(places)
 }
 
 // end ends the process in an orderly way.
@@ -446,7 +463,7 @@ func (s *secured) testMigrateRights(t *testing.T) {
 			f.produce(t, 5, "") // to the new side only
 			s.kafka.AwaitNoLag(t, time.Minute, f.group, f.topic, sluice.Check)
 			compare(t, s.elasticsearch.Documents(t, f.index+"-p*"), f.want)
-			if n := len(s.kafka.ReadAll(t, f.letters)); n != f.bad {
+			if n := f.lettered(t); n != f.bad {
 				t.Errorf("%d dead letters, want %d", n, f.bad)
 			}
 			end(t, sluice)
