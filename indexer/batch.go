@@ -147,6 +147,7 @@ func (x *Indexer) claim(now time.Time) (*batch, time.Time) {
 		wake, oldest, again time.Time
 		bytes               int64
 		docs, ready         int
+		turning             bool
 	)
 	for k := 0; k < len(x.active); {
 		i := (x.cursor + k) % len(x.active)
@@ -194,6 +195,7 @@ func (x *Indexer) claim(now time.Time) (*batch, time.Time) {
 		bytes += t.readyBytes + t.waitBytes
 		docs += t.readyDocs + t.waitDocs
 		ready += t.readyDocs
+		turning = turning || t.turning()
 		if x.full(bytes, docs) {
 			break
 		}
@@ -208,7 +210,7 @@ func (x *Indexer) claim(now time.Time) (*batch, time.Time) {
 		reason = "bytes"
 	case docs >= x.cfg.FlushDocuments:
 		reason = "documents"
-	case x.draining > 0:
+	case x.draining > 0 || turning:
 		reason = "drain"
 	case x.starved > 0:
 		reason = "memory"
@@ -415,6 +417,7 @@ func (x *Indexer) claimProbe(t *target) *batch {
 			t.wait(x.copyOut(c, c.entries[i], c.wireOf(i), c.metaOf(i)))
 		}
 		x.chunks.put(c)
+		t.turn()
 	}
 	if len(t.order) == 0 && len(t.solos) == 0 {
 		return nil

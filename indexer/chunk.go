@@ -62,6 +62,7 @@ type chunk struct {
 	target  *target
 	born    time.Time  // when its first action came
 	charged int64      // bytes taken from the budget
+	width   int        // its entries are of one lane of so many; 0: they are not ordered
 	updates bool       // some entry is oncePerRequest
 	waits   []*waiting // of a retry chunk: entries[i] is the try of waits[i]
 }

@@ -344,6 +344,7 @@ func (x *Indexer) letGo(b *batch) {
 	for _, l := range b.lanes {
 		l.busy = false
 		l.target.offer(l)
+		l.target.turn()
 		x.activate(l.target)
 	}
 	if h := b.probe; h != nil {

@@ -108,12 +108,13 @@ type Indexer struct {
 	newIndices []time.Time // when new time-named indices were let through, within the last hour
 	wholeOf    *target     // of which actions went through last, none turned away
 	wholeAt    time.Time
-	refusedOf  *target       // of the last lone action whose request was refused; nil once anything is accepted
-	outage     bool          // the server does not answer
-	lives      uint64        // signs of life of the server
-	swept      time.Time     // when targets that are quiet were last looked for
-	silent     int           // batches that were not answered silentTries times or more
-	queued     int64         // wire bytes in lanes
+	refusedOf  *target   // of the last lone action whose request was refused; nil once anything is accepted
+	outage     bool      // the server does not answer
+	lives      uint64    // signs of life of the server
+	swept      time.Time // when targets that are quiet were last looked for
+	silent     int       // batches that were not answered silentTries times or more
+	traffic    traffic
+	queued     int64         // wire bytes in lanes, or waiting for them
 	holds      int           // targets held
 	heldOver   bool          // held targets fill their share
 	room       chan struct{} // closed and nil when Add need not wait; see checkRoom
@@ -150,6 +151,7 @@ func New(cfg Config, opt Options) *Indexer {
 		limiter:   newLimiter(cfg.Requests.Min, cfg.Requests.Max),
 		bodyLimit: int64(cfg.FlushBytes),
 		parkWake:  make(chan struct{}, 1),
+		traffic:   traffic{period: 1},
 	}
 	x.cond.L = &x.mu
 	x.ctx, x.cancel = context.WithCancel(context.Background())
@@ -193,14 +195,10 @@ func (x *Indexer) giveBack() {
 	}
 	x.answered, x.delayed = nil, nil
 	for _, t := range x.targets {
-		for _, l := range append(t.lanes[:], t.unordered) {
-			if l != nil {
-				for _, c := range l.chunks {
-					x.chunks.put(c)
-				}
-				l.chunks = nil
-			}
+		for c := range t.chunks {
+			x.chunks.put(c)
 		}
+		t.lanes, t.unordered, t.later = [laneCount]*lane{}, nil, nil
 		for _, q := range t.order {
 			for _, w := range q.items {
 				x.freeWaiting(w)
@@ -259,6 +257,7 @@ func (x *Indexer) target(name string, newPerHour int) *target {
 	if t == nil {
 		// The caller's text may be a view of something larger.
 		t = &target{name: strings.Clone(name), all: &x.queued}
+		t.begin(len(x.targets))
 		t.label = x.metrics.label(t.name)
 		x.targets[t.name] = t
 		if newPerHour > 0 && !x.closed {
@@ -307,9 +306,8 @@ func (x *Indexer) sweep(closed []*target) {
 	}
 }
 
-// publish queues a chunk in its lane. slot is the lane's number, laneCount for
-// the unordered one.
-func (x *Indexer) publish(t *target, slot int, c *chunk) {
+// publish queues a chunk in its lane.
+func (x *Indexer) publish(t *target, c *chunk) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.closed {
@@ -325,10 +323,11 @@ func (x *Indexer) publish(t *target, slot int, c *chunk) {
 		}
 	}
 	t.updates = t.updates || c.updates
-	t.lane(uint64(slot), slot < laneCount).push(c)
+	x.measure(t, int64(len(c.wire)))
+	t.put(c)
 	x.activate(t)
 	x.unseen += int64(len(c.wire))
-	if x.unseen >= int64(x.cfg.FlushBytes)/4 || x.full(t.readyBytes, t.readyDocs) || x.starved > 0 || x.draining > 0 {
+	if x.unseen >= int64(x.cfg.FlushBytes)/4 || x.full(t.readyBytes, t.readyDocs) || x.starved > 0 || x.draining > 0 || t.turning() {
 		x.unseen = 0
 		x.cond.Signal()
 	}
@@ -439,13 +438,16 @@ func (x *Indexer) Drop(s Source) {
 		x.draining--
 	}
 	x.forgetWaiting(src, nil)
+	mine := func(e *entry) bool { return e.src == src }
 	for _, t := range x.targets {
 		for _, l := range append(t.lanes[:], t.unordered) {
 			if l != nil {
-				x.filterLane(l, func(e *entry) bool { return e.src == src }, nil)
+				x.filterLane(l, mine, nil)
 			}
 		}
+		x.filterLater(t, mine, nil)
 	}
+	x.cond.Signal() // lanes may have changed
 	x.checkRoom()
 }
 
@@ -524,6 +526,7 @@ func (x *Indexer) takeOut(t *target, lanes bool, gone func(*entry) bool, leaves 
 				x.filterLane(l, gone, leaves)
 			}
 		}
+		x.filterLater(t, gone, leaves)
 	}
 	x.activate(t)
 }
@@ -540,7 +543,22 @@ func (x *Indexer) filterWaiting(items []*waiting, gone func(*entry) bool, leaves
 }
 
 func (x *Indexer) filterLane(l *lane, gone func(*entry) bool, leaves leaver) {
-	l.chunks = slices.DeleteFunc(l.chunks, func(c *chunk) bool {
+	l.chunks = x.filterChunks(l.chunks, gone, leaves, l.adjust)
+	if l.ready && len(l.chunks) == 0 {
+		l.ready = false
+		l.target.ready = slices.DeleteFunc(l.target.ready, func(o *lane) bool { return o == l })
+	}
+}
+
+// filterLater is filterLane for what waits for other lanes. It comes after the
+// lanes: they may be empty by now.
+func (x *Indexer) filterLater(t *target, gone func(*entry) bool, leaves leaver) {
+	t.later = x.filterChunks(t.later, gone, leaves, func(bytes int64, _ int) { t.tally(bytes) })
+	t.turn()
+}
+
+func (x *Indexer) filterChunks(chunks []*chunk, gone func(*entry) bool, leaves leaver, adjust func(bytes int64, docs int)) []*chunk {
+	return slices.DeleteFunc(chunks, func(c *chunk) bool {
 		bytes, docs := len(c.wire), len(c.entries)
 		c.remove(func(e *entry, wire, meta []byte) bool {
 			if !gone(e) {
@@ -551,17 +569,13 @@ func (x *Indexer) filterLane(l *lane, gone func(*entry) bool, leaves leaver) {
 			}
 			return true
 		})
-		l.adjust(int64(len(c.wire)-bytes), len(c.entries)-docs)
+		adjust(int64(len(c.wire)-bytes), len(c.entries)-docs)
 		if len(c.entries) > 0 {
 			return false
 		}
 		x.chunks.put(c)
 		return true
 	})
-	if l.ready && len(l.chunks) == 0 {
-		l.ready = false
-		l.target.ready = slices.DeleteFunc(l.target.ready, func(o *lane) bool { return o == l })
-	}
 }
 
 // Skip takes the actions of a record (under dual write there are two) that are
@@ -652,10 +666,14 @@ func (x *Indexer) Status() Status {
 	}
 	for _, t := range x.targets {
 		if t.hold != nil {
-			s.Held = append(s.Held, HeldTarget{
+			held := HeldTarget{
 				Target: t.name, Type: t.hold.kind, Since: t.hold.since.UnixMilli(),
 				Bytes: t.waitBytes + t.readyBytes,
-			})
+			}
+			for _, c := range t.later {
+				held.Bytes += int64(len(c.wire))
+			}
+			s.Held = append(s.Held, held)
 		}
 	}
 	slices.SortFunc(s.Held, func(a, b HeldTarget) int { return strings.Compare(a.Target, b.Target) })

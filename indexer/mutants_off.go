@@ -21,6 +21,8 @@ const (
 	mutantBuffer = false
 	// An action overtakes an earlier one of its id that waits.
 	mutantOrder = false
+	// Lanes change while there is something in the old ones.
+	mutantLanes = false
 	// Requests start although another member may own the partitions.
 	mutantGate = false
 	// Of two actions on one id the one that came later is taken for the newer.

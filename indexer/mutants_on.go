@@ -14,6 +14,7 @@ var (
 	mutantSecond    = planted("no-second-try")
 	mutantBuffer    = planted("buffer-reused")
 	mutantOrder     = planted("order-lost")
+	mutantLanes     = planted("lanes-change-at-once")
 	mutantGate      = planted("gate-ignored")
 	mutantNewer     = planted("later-is-newer")
 	mutantHurry     = planted("retry-after-ignored")

@@ -111,14 +111,9 @@ func (t *target) sources() (all []*source) {
 			all = append(all, src)
 		}
 	}
-	for _, l := range append(t.lanes[:], t.unordered) {
-		if l == nil {
-			continue
-		}
-		for _, c := range l.chunks {
-			for i := range c.entries {
-				add(c.entries[i].src)
-			}
+	for c := range t.chunks {
+		for i := range c.entries {
+			add(c.entries[i].src)
 		}
 	}
 	for _, q := range t.order {

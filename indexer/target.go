@@ -2,13 +2,10 @@ package indexer
 
 import (
 	"math/rand/v2"
+	"sync/atomic"
 	"time"
 	"unsafe"
 )
-
-// laneCount is the number of lanes of a target: the most requests that its
-// ordered actions can be in at once. A power of two.
-const laneCount = 64
 
 // lane carries the ordered actions of one hash range of a target's ids, or all
 // its unordered ones. An ordered lane is in at most one request at a time.
@@ -80,9 +77,17 @@ type hold struct {
 type target struct {
 	name      string
 	all       *int64 // Indexer.queued
-	queued    int64  // wire bytes in its lanes, ready or not
+	queued    int64  // wire bytes in its lanes, ready or not, and in later
+	width     int    // how many lanes there are; a power of two
 	lanes     [laneCount]*lane
 	unordered *lane
+	later     []*chunk // wait for lanes of another width, in order; see turn
+
+	// How many lanes it is worth; writers read it without the mutex. recent is
+	// its part of Indexer.traffic, as of that period.
+	wanted   atomic.Int32
+	recent   int64
+	recentAt uint64
 
 	updates    bool    // some action was oncePerRequest
 	ready      []*lane // idle lanes with chunks, oldest first
@@ -121,7 +126,7 @@ type target struct {
 func (t *target) lane(hash uint64, ordered bool) *lane {
 	p := &t.unordered
 	if ordered {
-		p = &t.lanes[hash&(laneCount-1)]
+		p = &t.lanes[laneOf(hash, t.width)]
 	}
 	if *p == nil {
 		*p = &lane{target: t, ordered: ordered}
@@ -160,8 +165,7 @@ func (l *lane) pop() *chunk {
 
 // adjust keeps the sums that chunks of a lane count in.
 func (l *lane) adjust(bytes int64, docs int) {
-	l.target.queued += bytes
-	*l.target.all += bytes
+	l.target.tally(bytes)
 	l.bytes += bytes
 	l.docs += docs
 	if l.ready {
@@ -182,7 +186,7 @@ func (t *target) unready() *lane {
 }
 
 func (t *target) empty() bool {
-	return len(t.ready) == 0 && len(t.order) == 0 && len(t.solos) == 0
+	return len(t.ready) == 0 && len(t.later) == 0 && len(t.order) == 0 && len(t.solos) == 0
 }
 
 // idle says that nothing of the target is anywhere, and nobody has it open.

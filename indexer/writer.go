@@ -33,6 +33,7 @@ const sweepEvery = time.Minute
 // last for unordered actions.
 type openTarget struct {
 	t     *target
+	width int // lanes that open is for: nothing is open when it changes
 	open  [laneCount + 1]*chunk
 	size  [laneCount + 1]int // wire bytes of the lane's last chunk
 	count int
@@ -80,8 +81,11 @@ func (w *Writer) Add(ctx context.Context, a *Action) error {
 	var hash uint64
 	slot := laneCount
 	if a.Ordered {
+		if o.count == 0 {
+			o.width = int(o.t.wanted.Load())
+		}
 		hash = xxhash.Sum64(a.ID)
-		slot = int(hash & (laneCount - 1))
+		slot = laneOf(hash, o.width)
 	}
 	need := bulk.Bound(&a.Action)
 	c := o.open[slot]
@@ -94,6 +98,9 @@ func (w *Writer) Add(ctx context.Context, a *Action) error {
 			return err
 		}
 		c.target, c.born = o.t, time.Now()
+		if a.Ordered {
+			c.width = o.width
+		}
 		o.open[slot] = c
 		o.count++
 		if !o.dirty {
@@ -167,13 +174,14 @@ func (w *Writer) publish(o *openTarget, slot int) {
 	o.size[slot] = len(c.wire)
 	o.count--
 	w.x.chunks.grown(c)
-	w.x.publish(o.t, slot, c)
+	w.x.publish(o.t, c)
 }
 
 func (w *Writer) target(name string, newPerHour int) *openTarget {
 	o := w.targets[name]
 	if o == nil {
 		o = &openTarget{t: w.x.target(name, newPerHour)}
+		o.width = int(o.t.wanted.Load())
 		w.targets[o.t.name] = o
 	}
 	w.last = o

@@ -89,6 +89,7 @@ var mutants = []mutant{
 	{"no-second-try", indexer, ""},
 	{"buffer-reused", indexer, ""},
 	{"order-lost", indexer, ""},
+	{"lanes-change-at-once", indexer, ""},
 	{"gate-ignored", indexer, ""},
 	{"read-before-state", parks, ""},
 	{"void-replayed", parking, ""},
