@@ -2,6 +2,7 @@ package indexer
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -115,6 +116,39 @@ func TestBusyTargetsAreKept(t *testing.T) {
 		}
 		locked(&s.mu, func() any { silent = false; return nil })
 		waitFor(t, x, rec, 2)
+	})
+}
+
+// A target is not closed while an action of it waits for room: a second one of
+// its name, with chunks of its own, would overtake the first.
+func TestWaitingForRoomKeepsTheTarget(t *testing.T) {
+	rig(t, nil, func(s *server, x *Indexer, w *Writer, rec *recorder) {
+		add(t, w, index(rec, 0, "a", "id", `{"v":0}`))
+		w.Publish()
+		waitFor(t, x, rec, 1)
+		for range 2 {
+			pass(sweepEvery - time.Second) // unused, as far as the first sweep saw
+			w.Publish()
+		}
+		pass(sweepEvery)
+		x.mu.Lock()
+		x.room = make(chan struct{})
+		x.mu.Unlock()
+		time.AfterFunc(time.Second, func() {
+			x.mu.Lock()
+			defer x.mu.Unlock()
+			x.checkRoom()
+		})
+		w.targets["a"].t.wanted.Store(1)
+		pad := strings.Repeat("x", chunkSizes[len(chunkSizes)-1]/2) // two need two chunks
+		add(t, w, index(rec, 1, "a", "id", `{"v":1}`))
+		add(t, w, index(rec, 2, "a", "id", fmt.Sprintf(`{"v":2,"pad":%q}`, pad)))
+		add(t, w, index(rec, 3, "a", "other", fmt.Sprintf(`{"pad":%q}`, pad)))
+		w.Publish()
+		waitFor(t, x, rec, 4)
+		if got := s.docs["a/id"]; !strings.HasPrefix(got, `{"v":2`) {
+			t.Errorf("holds %.20s, the action before the last", got)
+		}
 	})
 }
 

@@ -93,6 +93,7 @@ func (w *Writer) Add(ctx context.Context, a *Action) error {
 		if c != nil {
 			w.publish(o, slot)
 		}
+		o.used = true // chunk may sweep
 		var err error
 		if c, err = w.chunk(ctx, max(need, min(2*o.size[slot], chunkSizes[len(chunkSizes)-1]))); err != nil {
 			return err
@@ -104,7 +105,7 @@ func (w *Writer) Add(ctx context.Context, a *Action) error {
 		o.open[slot] = c
 		o.count++
 		if !o.dirty {
-			o.dirty, o.used = true, true
+			o.dirty = true
 			w.dirty = append(w.dirty, o)
 		}
 	}
