@@ -110,14 +110,14 @@ func (m *Manager) checkCut(ctx context.Context, s *step, j *Job, customers []str
 		s.refuse(verify, "the last verification (%s) is from %s, over %s ago", v.ID, v.At.Format(time.RFC3339), VerifyAge)
 	default:
 		if v.Foreign > 0 {
-			s.refuse("stop the other writer of "+j.Source+", then "+verify, "%d documents were written by somebody else since the fence", v.Foreign)
+			s.refuseForeign(j)
 		}
 		bad := v.Bad
 		if len(customers) > 0 && !v.BadMore {
 			bad = slices.DeleteFunc(slices.Clone(bad), func(c string) bool { return !slices.Contains(customers, c) })
 		}
 		if len(bad) > 0 {
-			s.refuse("sluice migrate verify --repair --job "+j.Name, "the last verification (%s) found differences: %s", v.ID, shorten(bad))
+			s.refuse(v.repairs(j.Name), "the last verification (%s) found differences: %s", v.ID, shorten(bad))
 		}
 	}
 	if err := m.checkMapping(ctx, s, j); err != nil {
@@ -163,6 +163,12 @@ func (m *Manager) checkCut(ctx context.Context, s *step, j *Job, customers []str
 		}
 	}
 	return nil
+}
+
+// refuseForeign refuses where somebody else writes to the legacy index.
+func (s *step) refuseForeign(j *Job) {
+	s.refuse("stop the other writer of "+j.Source+", then sluice migrate verify --repair --accept foreign --reason TEXT --job "+j.Name,
+		"%d documents were written by somebody else since the fence", j.Verified.Foreign)
 }
 
 // checkMapping refuses where the legacy index's mapping is not the one that the

@@ -85,17 +85,47 @@ func (r *Report) Summary() string {
 		b.WriteString("clean")
 	} else {
 		var parts []string
-		for _, class := range append(classes(), "unsettled", "foreign") {
+		for _, class := range append(classes(), "unsettled", foreignWrites) {
 			if n := r.Differences()[class]; n > 0 {
 				parts = append(parts, fmt.Sprintf("%s %d", class, n))
 			}
 		}
 		b.WriteString(strings.Join(parts, ", "))
 	}
+	b.WriteString(r.accepted("; "))
 	if r.Stale != "" {
 		fmt.Fprintf(&b, "; stale: %s", r.Stale)
 	}
 	return b.String()
+}
+
+// accepted says what was accepted, by whom and why, after between; "": nothing.
+func (r *Report) accepted(between string) string {
+	var parts []string
+	for _, class := range Acceptable() {
+		if n := r.Accepted[class]; n > 0 {
+			parts = append(parts, fmt.Sprintf("%s %d", class, n))
+		}
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%saccepted by %s: %s (%s)", between, r.AcceptedBy, strings.Join(parts, ", "), r.Why)
+}
+
+// repairs is the command that mends what a report has found, or accepts what the
+// legacy index refuses whenever it is tried.
+func (r *Report) repairs(job string) string {
+	command := "sluice migrate verify --repair"
+	for _, class := range Acceptable() {
+		if r.Differences()[class] > 0 && r.Tried {
+			command += " --accept " + class
+		}
+	}
+	if strings.Contains(command, "--accept") {
+		command += " --reason TEXT"
+	}
+	return command + " --job " + job
 }
 
 // command is what leads on.
@@ -117,7 +147,7 @@ func (s *Status) command() string {
 	case v == nil, v.Stale != "", time.Since(v.At) > VerifyAge:
 		return "sluice migrate verify" + job
 	case len(v.Classes) > 0 || len(v.Bad) > 0 && v.Unsettled == 0:
-		return "sluice migrate verify --repair" + job
+		return v.repairs(s.Name)
 	case !v.Clean():
 		return "sluice migrate verify" + job
 	}

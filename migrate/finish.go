@@ -32,6 +32,8 @@ func (m *Manager) Complete(ctx context.Context, r Request, minBake, keep time.Du
 				s.wait("wait, or name a shorter --min-bake", "all customers are cut over since %s only, not for %s", time.Since(*j.FullAt).Round(time.Second), minBake)
 			case j.Verified == nil || j.Verified.Stale != "" || len(j.Verified.Bad) > 0 || j.Verified.At.Before(*j.FullAt):
 				s.refuse("sluice migrate verify --job "+j.Name, "no clean verification since all customers are cut over")
+			case j.Verified.Foreign > 0:
+				s.refuseForeign(j)
 			}
 			// What one side has refused since is on the other only.
 			dirty, err := m.store.dirty(ctx, j.Name)

@@ -59,9 +59,12 @@ func (v *verification) repair(ctx context.Context, bad []*difference) ([]*differ
 	for i, d := range mended {
 		if sights[i].equal() {
 			v.report.Repaired++
-		} else {
-			left = append(left, d)
+			continue
 		}
+		if d.sight = sights[i]; d.class != duplicateInOld {
+			d.class = sights[i].class()
+		}
+		left = append(left, d)
 	}
 	return left, nil
 }

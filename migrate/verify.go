@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -35,6 +36,9 @@ type Check struct {
 	// cut-over, new after it; then nothing is deleted.
 	Authority string
 	Ignore    []string // fields at the top of documents that may differ
+	// Accept are classes of differences, and foreign, that somebody has looked at
+	// and that block nothing: see Acceptable. They are accepted in this report only.
+	Accept []string
 }
 
 // Classes of differences.
@@ -50,6 +54,15 @@ const (
 func classes() []string {
 	return []string{missingOnNew, extraOnNew, newOlder, oldOlder, contentDiffers, duplicateInOld}
 }
+
+// foreignWrites stands beside the classes: documents that somebody else wrote.
+const foreignWrites = "foreign"
+
+// Acceptable are the classes that may be accepted: what was written last is on the
+// new side, which readers get, and only the legacy index, which goes, misses it.
+// Documents that somebody else wrote count as such even where both sides have them
+// alike.
+func Acceptable() []string { return []string{oldOlder, extraOnNew, foreignWrites} }
 
 // Report is what a verification found.
 type Report struct {
@@ -81,7 +94,12 @@ type Report struct {
 	Bad      []string `json:"bad,omitempty"` // customers with differences
 	BadMore  bool     `json:"bad_more,omitempty"`
 	Repaired int64    `json:"repaired"`
-	Stale    string   `json:"stale,omitempty"` // why it holds no longer
+	Tried    bool     `json:"tried,omitempty"` // to repair: what differs still differed after that
+	// Accepted counts by class what block nothing, since By has said Why.
+	Accepted   map[string]int64 `json:"accepted,omitempty"`
+	AcceptedBy string           `json:"accepted_by,omitempty"`
+	Why        string           `json:"why,omitempty"`
+	Stale      string           `json:"stale,omitempty"` // why it holds no longer
 }
 
 // Clean says that nothing differs.
@@ -92,7 +110,7 @@ func (r *Report) Clean() bool {
 // Differences counts the documents that differ by class, those of which there
 // are none too.
 func (r *Report) Differences() map[string]int64 {
-	counts := map[string]int64{"unsettled": r.Unsettled, "foreign": r.Foreign}
+	counts := map[string]int64{"unsettled": r.Unsettled, foreignWrites: r.Foreign}
 	for _, class := range classes() {
 		counts[class] = r.Classes[class]
 	}
@@ -128,9 +146,12 @@ func (m *Manager) Verify(ctx context.Context, r Request, check Check, told func(
 		if check.Repair && check.Level == L0 {
 			s.refuse("repeat with --level L1 or L2", "L0 knows no documents that could be mended")
 		}
+		if len(check.Accept) > 0 {
+			s.checkAccept(r, check)
+		}
 		s.does("compare %s with %d indices, level %s", j.Source, len(j.Targets), check.Level)
 		s.act = func(ctx context.Context) error {
-			v := &verification{Manager: m, job: j, check: check, told: told}
+			v := &verification{Manager: m, job: j, check: check, told: told, request: r}
 			var err error
 			report, err = v.run(ctx)
 			if err != nil {
@@ -158,21 +179,38 @@ func (m *Manager) Verify(ctx context.Context, r Request, check Check, told func(
 	return report, result, err
 }
 
+// checkAccept refuses to accept what only repairs can make good, or what nobody
+// answers for.
+func (s *step) checkAccept(r Request, check Check) {
+	for _, class := range check.Accept {
+		if !slices.Contains(Acceptable(), class) {
+			s.refuse("sluice migrate verify --repair --job "+r.Job, "%s cannot be accepted, only %s: the new side would lose what the old one has", class, strings.Join(Acceptable(), ", "))
+		}
+	}
+	if r.Reason == "" {
+		s.refuse("repeat with --reason", "accepting differences needs a reason")
+	}
+	if check.Level == L0 {
+		s.refuse("repeat with --level L1 or L2", "L0 knows no versions, which say what is newer")
+	}
+}
+
 // verification is one run.
 type verification struct {
 	*Manager
-	job    *Job
-	check  Check
-	told   func(string)
-	by     Customers
-	field  string // a keyword field with the customer; "": there is none
-	table  *partition.Table
-	router *partition.Router
-	report *Report
-	info   elastic.Info
-	large  map[string]bool
-	cut    int    // Read.Percent when it began
-	dirty  []mark // customers that have a dirty mark as it was at the beginning
+	job     *Job
+	check   Check
+	request Request
+	told    func(string)
+	by      Customers
+	field   string // a keyword field with the customer; "": there is none
+	table   *partition.Table
+	router  *partition.Router
+	report  *Report
+	info    elastic.Info
+	large   map[string]bool
+	cut     int    // Read.Percent when it began
+	dirty   []mark // customers that have a dirty mark as it was at the beginning
 
 	sample map[string]place // by id
 	gate   *gate            // that every request for documents passes
@@ -249,7 +287,7 @@ func (v *verification) compare(ctx context.Context) (*Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	if v.check.Repair {
+	if v.report.Tried = v.check.Repair; v.check.Repair {
 		v.does(fmt.Sprintf("repairs %d documents", len(bad)))
 		if bad, err = v.repair(ctx, bad); err != nil {
 			return nil, err
@@ -257,6 +295,10 @@ func (v *verification) compare(ctx context.Context) (*Report, error) {
 	}
 	for _, d := range bad {
 		v.count(d)
+	}
+	if v.report.Foreign > 0 && slices.Contains(v.check.Accept, foreignWrites) {
+		v.accept(foreignWrites, v.report.Foreign)
+		v.report.Foreign = 0
 	}
 	slices.Sort(v.report.Bad)
 	v.report.Bad = slices.Compact(v.report.Bad)
@@ -267,10 +309,24 @@ func (v *verification) compare(ctx context.Context) (*Report, error) {
 		v.report.Stale = fmt.Sprintf("%d documents were repaired after it", v.report.Repaired)
 	}
 	v.report.Took = time.Since(began).Round(time.Millisecond)
-	if v.check.Repair {
-		return v.report, v.clearMarks(ctx, bad)
+	if v.check.Repair || len(v.check.Accept) > 0 {
+		return v.report, v.clearMarks(ctx)
 	}
 	return v.report, nil
+}
+
+func (v *verification) accept(class string, n int64) {
+	if v.report.Accepted == nil {
+		v.report.Accepted = map[string]int64{}
+		v.report.AcceptedBy, v.report.Why = v.request.Actor, v.request.Reason
+	}
+	v.report.Accepted[class] += n
+}
+
+// accepts says whether a difference was accepted. A document that belongs into
+// another index partition is none of that: nothing would ever take it away.
+func (v *verification) accepts(d *difference) bool {
+	return slices.Contains(v.check.Accept, d.class) && !d.sight.misplaced
 }
 
 func (v *verification) refresh(ctx context.Context) error {
@@ -648,6 +704,9 @@ type sight struct {
 	hasNew       bool
 	oldContent   uint64
 	newContent   uint64
+	// The versions of tombstones, which count as no document; 0: there is none.
+	oldDead, newDead int64
+	misplaced        bool // the legacy index has it, of a customer of another index
 }
 
 // difference is a document that may differ.
@@ -772,12 +831,17 @@ func (v *verification) see(d *difference, old, renewed elastic.Doc) (s sight, er
 	if s.hasOld = old.Found && !dead(old.Source); s.hasOld {
 		customer, ok := v.by.Of(d.id, old.Routing, old.Source)
 		s.hasOld = ok && v.router.Route([]byte(customer)).New == d.index
+		s.misplaced = !s.hasOld
+	} else if old.Found {
+		s.oldDead = old.Version
 	}
 	if s.hasOld {
 		s.old = old.Version
 	}
 	if s.hasNew = renewed.Found && !dead(renewed.Source); s.hasNew {
 		s.renewed = renewed.Version
+	} else if renewed.Found {
+		s.newDead = renewed.Version
 	}
 	if d.content && s.hasOld && s.hasNew {
 		if s.oldContent, err = contentHash(old.Source, v.check.Ignore); err == nil {
@@ -790,14 +854,19 @@ func (v *verification) see(d *difference, old, renewed elastic.Doc) (s sight, er
 // dead says whether a document stands for a deletion.
 func dead(source []byte) bool { return tombstoneSource(source) }
 
+// equal does not look at tombstones: one side may have taken its away.
 func (s sight) equal() bool {
 	return s.hasOld == s.hasNew && s.old == s.renewed && s.oldContent == s.newContent
 }
 
 func (s sight) class() string {
 	switch {
+	case !s.hasNew && s.newDead > s.old: // only the new side has taken its deletion
+		return oldOlder
 	case !s.hasNew:
 		return missingOnNew
+	case !s.hasOld && s.oldDead > s.renewed:
+		return newOlder
 	case !s.hasOld:
 		return extraOnNew
 	case s.renewed < s.old:
@@ -889,6 +958,10 @@ func (v *verification) awaitEnds(ctx context.Context) error {
 }
 
 func (v *verification) count(d *difference) {
+	if v.accepts(d) {
+		v.accept(d.class, 1)
+		return
+	}
 	v.report.Classes[d.class]++
 	if len(v.report.Samples[d.class]) < samplesPerClass {
 		v.report.Samples[d.class] = append(v.report.Samples[d.class], d.customer+"/"+d.id)
@@ -917,11 +990,12 @@ func (v *verification) readMarks(ctx context.Context) error {
 	return nil
 }
 
-// clearMarks takes the marks away of customers that were found equal.
-func (v *verification) clearMarks(ctx context.Context, bad []*difference) error {
+// clearMarks takes the marks away of customers of whom nothing differs any more, or
+// nothing that is not accepted.
+func (v *verification) clearMarks(ctx context.Context) error {
 	for _, mark := range v.dirty {
 		if v.check.Customer != "" && mark.customer != v.check.Customer || slices.Contains(v.report.Bad, mark.customer) ||
-			v.report.BadMore || slices.ContainsFunc(bad, func(d *difference) bool { return d.customer == mark.customer }) {
+			v.report.BadMore {
 			continue
 		}
 		err := v.Control.Delete(ctx, dirtyID(v.job.Name, mark.customer), mark.seqNo, mark.term)

@@ -564,9 +564,14 @@ func newMigrateVerify() *cobra.Command {
 		Long: `Compares both sides customer by customer: L0 their numbers of documents, L1 ids
 and versions, L2 the contents of a sample too (--full: of all). A difference
 counts if it outlives the consumers' passage of the log end of its first sight.
---repair mends what differs, each write guarded by its version.
+--repair mends what differs, each write guarded by its version. --accept lets
+differences stand that block nothing then, for this report: `+strings.Join(migrate.Acceptable(), ", ")+`, where
+what was written last is on the new side, and the old one refuses it.
 
 Exit code 1 says that they differ.`,
+		Example: `  sluice migrate verify -c sluice.yaml --job j7
+  sluice migrate verify -c sluice.yaml --job j7 --repair --customer acme
+  sluice migrate verify -c sluice.yaml --job j7 --repair --accept old_older --reason "a field of the old mapping"`,
 		Args: cobra.NoArgs,
 		RunE: action(func(cmd *cobra.Command, _ []string) error {
 			check.Level = migrate.Level(level)
@@ -588,6 +593,7 @@ Exit code 1 says that they differ.`,
 			if check.Customer != "" {
 				args = append(args, "--customer", check.Customer)
 			}
+			args = append(args, listed("--accept", check.Accept)...)
 			report, result, err := m.Verify(cmd.Context(), flags.request(args...), check, m.tell)
 			if report == nil || err != nil {
 				return m.end(result, err)
@@ -610,6 +616,7 @@ Exit code 1 says that they differ.`,
 	cmd.Flags().BoolVar(&check.Repair, "repair", false, "mend what differs")
 	cmd.Flags().StringVar(&check.Customer, "customer", "", "only this customer")
 	cmd.Flags().StringVar(&check.Authority, "authority", "", "the side that is right: old or new (default: old before a customer's cut-over, new after it)")
+	cmd.Flags().StringSliceVar(&check.Accept, "accept", nil, "let differences of a class stand, with --reason: "+strings.Join(migrate.Acceptable(), ", "))
 	cmd.Flags().StringSliceVar(&check.Ignore, "ignore-fields", nil, "fields at the top of documents that may differ")
 	return cmd
 }
@@ -623,6 +630,9 @@ func showReport(out io.Writer, r *migrate.Report) {
 	fmt.Fprintf(out, "settled %d, unsettled %d, foreign %d, repaired %d\n", r.Settled, r.Unsettled, r.Foreign, r.Repaired)
 	for _, class := range slices.Sorted(maps.Keys(r.Classes)) {
 		fmt.Fprintf(out, "%s: %d, such as %s\n", class, r.Classes[class], strings.Join(r.Samples[class], ", "))
+	}
+	for _, class := range slices.Sorted(maps.Keys(r.Accepted)) {
+		fmt.Fprintf(out, "accepted by %s: %d %s (%s)\n", r.AcceptedBy, r.Accepted[class], class, r.Why)
 	}
 	if r.Clean() {
 		fmt.Fprintln(out, "clean")
