@@ -565,7 +565,7 @@ func newMigrateVerify() *cobra.Command {
 and versions, L2 the contents of a sample too (--full: of all). A difference
 counts if it outlives the consumers' passage of the log end of its first sight.
 --repair mends what differs, each write guarded by its version. --accept lets
-differences stand that block nothing then, for this report: `+strings.Join(migrate.Acceptable(), ", ")+`, where
+differences stand that block nothing then, for this report: ` + strings.Join(migrate.Acceptable(), ", ") + `, where
 what was written last is on the new side, and the old one refuses it.
 
 Exit code 1 says that they differ.`,
