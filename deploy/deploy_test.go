@@ -8,9 +8,12 @@ package deploy_test
 
 import (
 	"bytes"
+	"crypto/x509"
+	"encoding/pem"
 	"flag"
 	"fmt"
 	"maps"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -29,6 +32,8 @@ import (
 	core "k8s.io/api/core/v1"
 	networking "k8s.io/api/networking/v1"
 	policy "k8s.io/api/policy/v1"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/kustomize/api/krusty"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
 	"sigs.k8s.io/yaml"
@@ -171,6 +176,9 @@ func (o object) pod() (core.PodTemplateSpec, bool) {
 func checkPod(t *testing.T, o object, pod core.PodTemplateSpec) {
 	t.Helper()
 	spec, wrong := pod.Spec, func(format string, args ...any) { t.Errorf("%s: "+format, append([]any{o}, args...)...) }
+	if against := restricted(t, pod); against != "" {
+		wrong("the restricted Pod Security Standard has against it: %s", against)
+	}
 	if spec.AutomountServiceAccountToken == nil || *spec.AutomountServiceAccountToken {
 		wrong("a service-account token is mounted")
 	}
@@ -237,42 +245,46 @@ func checkSet(t *testing.T, objects []object) {
 	if workload == nil {
 		t.Fatal("nothing runs")
 	}
-	selects := func(o object, selector map[string]string) {
+	matches := func(o object, selector *meta.LabelSelector, pod core.PodTemplateSpec) bool {
+		s, err := meta.LabelSelectorAsSelector(selector)
+		if err != nil {
+			t.Errorf("%s: %v", o, err)
+			return false
+		}
+		return s.Matches(labels.Set(pod.Labels))
+	}
+	// What is meant for the replicas is not for the pods of Jobs, but for a
+	// NetworkPolicy: those need the same servers.
+	selects := func(o object, selector *meta.LabelSelector) {
 		t.Helper()
-		for k, v := range selector {
-			if workload.Labels[k] != v {
-				t.Errorf("%s selects %s=%s, which the pods do not have", o, k, v)
-			}
+		if !matches(o, selector, *workload) {
+			t.Errorf("%s does not select the replicas", o)
 		}
 		for _, other := range objects {
 			pod, ok := other.pod()
 			if !ok || other.kind == "StatefulSet" || other.kind == "Deployment" {
 				continue
 			}
-			hit := true
-			for k, v := range selector {
-				hit = hit && pod.Labels[k] == v
-			}
-			if hit {
-				t.Errorf("%s also selects the pods of %s", o, other)
+			if matches(o, selector, pod) != (o.kind == "NetworkPolicy") {
+				t.Errorf("%s selects %v of the pods of %s", o, o.kind != "NetworkPolicy", other)
 			}
 		}
 	}
 	for _, o := range objects {
 		switch x := o.typed.(type) {
 		case *apps.StatefulSet:
-			selects(o, x.Spec.Selector.MatchLabels)
+			selects(o, x.Spec.Selector)
 			if named["Service/"+x.Spec.ServiceName] == nil {
 				t.Errorf("%s has no Service %s", o, x.Spec.ServiceName)
 			}
 		case *apps.Deployment:
-			selects(o, x.Spec.Selector.MatchLabels)
-		case *core.Service:
 			selects(o, x.Spec.Selector)
+		case *core.Service:
+			selects(o, &meta.LabelSelector{MatchLabels: x.Spec.Selector})
 		case *policy.PodDisruptionBudget:
-			selects(o, x.Spec.Selector.MatchLabels)
+			selects(o, x.Spec.Selector)
 		case *networking.NetworkPolicy:
-			selects(o, x.Spec.PodSelector.MatchLabels)
+			selects(o, &x.Spec.PodSelector)
 		case *scaledObject:
 			if r := x.Spec.ScaleTargetRef; named[r.Kind+"/"+r.Name] == nil {
 				t.Errorf("%s scales %s/%s, which is not there", o, r.Kind, r.Name)
@@ -293,16 +305,37 @@ func program(t *testing.T) string {
 	return binary
 }
 
-// checkConfig lets the program judge the configuration of a ConfigMap, whose
-// files do not exist here: each secret stands in an empty folder's place.
+// checkConfig lets the program judge the configuration of a ConfigMap. Of the files
+// that it names, none exists here: a certificate, its key and a secret stand for them.
 func checkConfig(t *testing.T, binary, config string) {
 	t.Helper()
 	dir := t.TempDir()
-	secret := filepath.Join(dir, "secret")
-	if err := os.WriteFile(secret, []byte("s3cret\n"), 0o600); err != nil {
+	server := httptest.NewTLSServer(nil)
+	server.Close()
+	pair := server.TLS.Certificates[0]
+	key, err := x509.MarshalPKCS8PrivateKey(pair.PrivateKey)
+	if err != nil {
 		t.Fatal(err)
 	}
-	config = regexp.MustCompile(`/etc/sluice/(admin|secrets)/[^\s"]+`).ReplaceAllString(config, secret)
+	for name, content := range map[string][]byte{
+		"crt":    pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: pair.Certificate[0]}),
+		"key":    pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key}),
+		"secret": []byte("s3cret\n"),
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	config = regexp.MustCompile(`/etc/sluice/(admin|secrets)/[^\s"]+`).ReplaceAllStringFunc(config, func(file string) string {
+		switch filepath.Ext(file) {
+		case ".crt":
+			return filepath.Join(dir, "crt")
+		case ".key":
+			return filepath.Join(dir, "key")
+		default:
+			return filepath.Join(dir, "secret")
+		}
+	})
 	file := filepath.Join(dir, "sluice.yaml")
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		t.Fatal(err)
@@ -371,23 +404,164 @@ func TestChart(t *testing.T) {
 				t.Fatal(err)
 			}
 			golden(t, name, documents)
-			check(t, binary, documents)
+			check(t, binary, map[string]bool{}, documents)
 		})
 	}
 }
 
-// check parses documents and holds them against all rules.
-func check(t *testing.T, binary string, documents [][]byte) {
+// check parses documents and holds them against all rules; configurations that
+// were judged before are not again.
+func check(t *testing.T, binary string, judged map[string]bool, documents [][]byte) {
 	t.Helper()
 	var objects []object
 	for _, d := range documents {
 		o := parse(t, d)
 		objects = append(objects, o)
-		if c, ok := o.typed.(*core.ConfigMap); ok && c.Data["sluice.yaml"] != "" {
+		if err := admit(t, o); err != nil {
+			t.Errorf("a server refuses %s: %v", o, err)
+		}
+		if c, ok := o.typed.(*core.ConfigMap); ok && c.Data["sluice.yaml"] != "" && !judged[c.Data["sluice.yaml"]] {
+			judged[c.Data["sluice.yaml"]] = true
 			checkConfig(t, binary, c.Data["sluice.yaml"])
 		}
 	}
 	checkSet(t, objects)
+}
+
+// Each combination of what can be switched on and off is taken by a server, with
+// connections, names and extras that take turns.
+func TestChartCombinations(t *testing.T) {
+	binary := program(t)
+	switches := []string{
+		"staticMembership: %v", "podDisruptionBudget: {enabled: %v}", "serviceAccount: {create: %v, name: who}", "keda: {enabled: %v}",
+		"serviceMonitor: {enabled: %v}", "prometheusRule: {enabled: %v}", "networkPolicy: {enabled: %v, egress: [{ports: [{port: 9092}]}]}",
+		"migration: {enabled: %v, job: orders-of-all-customers-of-december-2026, parallelism: 2}", "purge: {enabled: %v}",
+	}
+	turns := [][]string{
+		{
+			"",
+			"config: {kafka: {tls: {enabled: true}, sasl: {mechanism: SCRAM-SHA-512, username: me, password_file: /etc/sluice/secrets/kafka.login/password}}, documents: {index: events, deletes: tombstone}}\nsecrets: [{name: kafka.login}]",
+			"config: {kafka: {tls: {enabled: true, ca_file: /etc/sluice/secrets/tls/ca.crt, cert_file: /etc/sluice/secrets/tls/tls.crt, key_file: /etc/sluice/secrets/tls/tls.key}}, elasticsearch: {addresses: [\"https://es:9200\"], tls: {ca_file: /etc/sluice/secrets/tls/ca.crt, cert_file: /etc/sluice/secrets/tls/tls.crt, key_file: /etc/sluice/secrets/tls/tls.key}}, admin: {tls: {cert_file: /etc/sluice/secrets/tls/tls.crt, key_file: /etc/sluice/secrets/tls/tls.key}}}\nsecrets: [{name: tls}]",
+		},
+		{"", "admin: {existingSecret: token}", "fullnameOverride: a-name-of-fifty-two-letters-which-is-the-longest-one", "nameOverride: a-name-of-fifty-two-letters-which-is-the-longest-one", "replicas: 50"},
+		{"", "extraEnv: [{name: OTEL_EXPORTER_OTLP_ENDPOINT, value: \"http://collector:4318\"}]\nextraVolumes: [{name: ca, configMap: {name: ca}}]\nextraVolumeMounts: [{name: ca, mountPath: /etc/sluice/ca, readOnly: true}]"},
+	}
+	judged := map[string]bool{} // configurations
+	for n := range 1 << len(switches) {
+		var values []string
+		for i, s := range switches {
+			values = append(values, fmt.Sprintf(s, n>>i&1 == 1))
+		}
+		for i, turn := range turns {
+			values = append(values, turn[(n+n>>4)/(i+1)%len(turn)])
+		}
+		all := strings.Join(values, "\n")
+		documents, err := render(all)
+		if err != nil {
+			t.Fatalf("%v of\n%s", err, all)
+		}
+		check(t, binary, judged, documents)
+		if t.Failed() {
+			t.Fatalf("the values were\n%s", all)
+		}
+	}
+}
+
+// A Job cannot be changed: whatever it runs is another Job then, under another
+// name, which no label is too short for.
+func TestChartMigrationJob(t *testing.T) {
+	job := func(values string) *batch.Job {
+		t.Helper()
+		documents, err := render("migration: {enabled: true, job: j7}\n" + values)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range documents {
+			if j, ok := parse(t, d).typed.(*batch.Job); ok {
+				return j
+			}
+		}
+		t.Fatal("there is no Job")
+		return nil
+	}
+	first := job("")
+	names := map[string]string{first.Name: "as it is"}
+	for _, values := range []string{
+		"image: {tag: next}", "config: {log: {level: debug}}", "migration: {enabled: true, job: j7, parallelism: 2}",
+		"migration: {enabled: true, job: j8}", "migration: {enabled: true, job: j7, resources: {limits: {memory: 1Gi}}}", "nodeSelector: {pool: data}",
+		"secrets: [{name: tls}]", "extraEnv: [{name: A, value: b}]",
+		"fullnameOverride: a-name-of-fifty-two-letters-which-is-the-longest-one",
+	} {
+		j := job(values)
+		if was := names[j.Name]; was != "" || len(j.Name) > 63 {
+			t.Errorf("%s: the Job is called %s, as with %q", values, j.Name, was)
+		}
+		names[j.Name] = values
+	}
+	for _, values := range []string{"replicas: 5", "resources: {limits: {memory: 2Gi}}", "networkPolicy: {enabled: true}"} {
+		if j := job(values); j.Name != first.Name {
+			t.Errorf("%s: the Job runs the same, and is another", values)
+		}
+	}
+	if first.Spec.TTLSecondsAfterFinished != nil {
+		t.Error("a Job that goes by itself is made anew by the next upgrade")
+	}
+}
+
+// A Job's pod that ends with 2 or 78 ends the Job, one that a node's drain ends does
+// not count, and all else is tried again.
+func TestChartJobsEnd(t *testing.T) {
+	documents, err := render("migration: {enabled: true, job: j7}\npurge: {enabled: true, resources: {limits: {memory: 99Mi}}}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	jobs := 0
+	for _, d := range documents {
+		var spec batch.JobSpec
+		switch x := parse(t, d).typed.(type) {
+		case *batch.Job:
+			spec = x.Spec
+		case *batch.CronJob:
+			spec = x.Spec.JobTemplate.Spec
+			if m := spec.Template.Spec.Containers[0].Resources.Limits.Memory(); m.String() != "99Mi" {
+				t.Errorf("the purge may use %s", m)
+			}
+		default:
+			continue
+		}
+		jobs++
+		// As the Job controller reads them: the first rule that fits decides.
+		decide := func(code int32, disrupted bool) batch.PodFailurePolicyAction {
+			for _, rule := range spec.PodFailurePolicy.Rules {
+				if on := rule.OnExitCodes; on != nil && on.Operator == batch.PodFailurePolicyOnExitCodesOpIn && slices.Contains(on.Values, code) {
+					return rule.Action
+				}
+				for _, on := range rule.OnPodConditions {
+					if on.Type == core.DisruptionTarget && on.Status == core.ConditionTrue && disrupted {
+						return rule.Action
+					}
+				}
+			}
+			return batch.PodFailurePolicyActionCount
+		}
+		for code, want := range map[int32]batch.PodFailurePolicyAction{
+			1: batch.PodFailurePolicyActionCount, 2: batch.PodFailurePolicyActionFailJob,
+			75: batch.PodFailurePolicyActionCount, 78: batch.PodFailurePolicyActionFailJob, 137: batch.PodFailurePolicyActionCount,
+		} {
+			if got := decide(code, false); got != want {
+				t.Errorf("exit code %d: %s, want %s", code, got, want)
+			}
+		}
+		if got := decide(143, true); got != batch.PodFailurePolicyActionIgnore {
+			t.Errorf("a drained node: %s", got)
+		}
+		if spec.Template.Spec.RestartPolicy != core.RestartPolicyNever {
+			t.Error("the kubelet restarts the container, and no rule is asked")
+		}
+	}
+	if jobs != 2 {
+		t.Errorf("there are %d jobs", jobs)
+	}
 }
 
 // The pod is given longer than the program takes to drain.
@@ -476,10 +650,68 @@ func TestChartRefuses(t *testing.T) {
 		"keda: {enabled: true}\nconfig: {kafka: {topics: [\"^events-.*\"]}}": "KEDA needs topics by name",
 		"migration: {enabled: true}":                                         "job",
 		"admin: {port: 80}":                                                  "port",
+		"migration: {enabled: true, job: J7}":                                "/migration/job",
+		"keda: {enabled: true, minReplicas: 4, maxReplicas: 3}":              "keda.minReplicas: 4 is more than keda.maxReplicas, 3",
+		"resources: {limit: {memory: 1Gi}}":                                  "limit",
+		"resources: {limits: {memory: 1GB}}":                                 "/resources/limits/memory",
 	} {
 		if _, err := render(values); err == nil || !strings.Contains(err.Error(), say) {
 			t.Errorf("%q: %v, want an error that names %s", values, err, say)
 		}
+	}
+}
+
+// Each value of the wrong type, and each key that the chart does not know, is refused
+// with words that say where it stands.
+func TestChartSchema(t *testing.T) {
+	text, err := os.ReadFile("helm/sluice/values.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var values map[string]any
+	if err := yaml.Unmarshal(text, &values); err != nil {
+		t.Fatal(err)
+	}
+	refused := func(path []string, value any, words ...string) {
+		t.Helper()
+		for i := len(path) - 1; i >= 0; i-- {
+			value = map[string]any{path[i]: value}
+		}
+		text, err := yaml.Marshal(value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = render(string(text))
+		for _, w := range words {
+			if err == nil || !strings.Contains(err.Error(), w) {
+				t.Errorf("%s%v, want an error with %q", text, err, w)
+			}
+		}
+	}
+	// What is in them is not the chart's to say, or may have any name.
+	free := []string{"config", "affinity", "nodeSelector", "podAnnotations", "podLabels", "annotations", "labels", "tlsConfig", "requests", "limits"}
+	tried := 0
+	var walk func(path []string, value any)
+	walk = func(path []string, value any) {
+		tried++
+		if len(path) > 0 {
+			// A value of one type stands in no place of another.
+			wrong := map[bool]any{true: []string{"wrong"}, false: "wrong"}
+			_, text := value.(string)
+			refused(path, wrong[text], "/"+strings.Join(path, "/"))
+		}
+		object, ok := value.(map[string]any)
+		if !ok || len(path) > 0 && slices.Contains(free, path[len(path)-1]) {
+			return
+		}
+		refused(append(slices.Clone(path), "nonsense"), 1, "additional properties 'nonsense' not allowed")
+		for key, v := range object {
+			walk(append(slices.Clone(path), key), v)
+		}
+	}
+	walk(nil, values)
+	if tried < 60 {
+		t.Errorf("only %d values were tried", tried)
 	}
 }
 
@@ -495,7 +727,7 @@ func TestKustomize(t *testing.T) {
 	}
 	documents := split(all)
 	golden(t, "kustomize", documents)
-	check(t, binary, documents)
+	check(t, binary, map[string]bool{}, documents)
 }
 
 // The unit is understood by systemd, and what it may do is little.

@@ -21,7 +21,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{ include "sluice.selector" . }}
 app.kubernetes.io/version: {{ .Values.image.tag | default .Chart.AppVersion | trunc 63 | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 
 {{- define "sluice.image" -}}
@@ -99,13 +99,24 @@ capabilities: {drop: [ALL]}
 # The node's zone, where the cluster copies its label to pods; else empty.
 - name: POD_ZONE
   valueFrom: {fieldRef: {fieldPath: "metadata.labels['topology.kubernetes.io/zone']"}}
+{{- with .Values.extraEnv }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* A volume's name is shorter than a Secret's may be, and has no dots. */}}
+{{- define "sluice.secretVolume" -}}
+{{- printf "secret-%s" (. | replace "." "-") | trunc 63 | trimSuffix "-" -}}
 {{- end -}}
 
 {{- define "sluice.mounts" -}}
 - {name: config, mountPath: /etc/sluice/config, readOnly: true}
 - {name: admin, mountPath: /etc/sluice/admin, readOnly: true}
 {{- range .Values.secrets }}
-- {name: {{ printf "secret-%s" .name | trunc 63 | trimSuffix "-" }}, mountPath: {{ printf "/etc/sluice/secrets/%s" .name }}, readOnly: true}
+- {name: {{ include "sluice.secretVolume" .name }}, mountPath: {{ printf "/etc/sluice/secrets/%s" .name }}, readOnly: true}
+{{- end }}
+{{- with .Values.extraVolumeMounts }}
+{{ toYaml . }}
 {{- end }}
 {{- end -}}
 
@@ -115,15 +126,48 @@ capabilities: {drop: [ALL]}
 - name: admin
   secret: {secretName: {{ include "sluice.adminSecret" . }}, defaultMode: 0440}
 {{- range .Values.secrets }}
-- name: {{ printf "secret-%s" .name | trunc 63 | trimSuffix "-" }}
+- name: {{ include "sluice.secretVolume" .name }}
   secret: {secretName: {{ .name }}, defaultMode: 0440}
 {{- end }}
+{{- with .Values.extraVolumes }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* The spec of a migration's Job. It may be killed at any time: what is done
+stands in the control index, and the next pod goes on from there. */}}
+{{- define "sluice.migration" -}}
+# A pod that failed is followed by another, after up to ten minutes.
+backoffLimit: 1000
+podFailurePolicy: {{- include "sluice.podFailurePolicy" . | nindent 2 }}
+parallelism: {{ .Values.migration.parallelism }}
+completions: {{ .Values.migration.parallelism }}
+template:
+  metadata:
+    labels:
+      app.kubernetes.io/name: {{ include "sluice.name" . }}-migration
+      app.kubernetes.io/instance: {{ .Release.Name }}
+    annotations:
+      checksum/config: {{ include "sluice.config" . | sha256sum }}
+  spec:
+    {{- include "sluice.jobPod" (dict "root" . "resources" .Values.migration.resources "args" (list "migrate" "run" "-c" "/etc/sluice/config/sluice.yaml" "--job" .Values.migration.job)) | nindent 4 }}
+{{- end -}}
+
+{{/* What becomes of a Job with a pod that failed. */}}
+{{- define "sluice.podFailurePolicy" -}}
+rules:
+  # Neither a wrong configuration (78) nor a wrong call (2) is healed by another try.
+  - action: FailJob
+    onExitCodes: {containerName: sluice, operator: In, values: [2, 78]}
+  # A node that is drained or lost is no failure of the Job.
+  - action: Ignore
+    onPodConditions: [{type: DisruptionTarget, status: "True"}]
 {{- end -}}
 
 {{/* What the pods of jobs share: arguments are (dict "root" $ "args" list "resources" dict). */}}
 {{- define "sluice.jobPod" -}}
 {{- $ := .root -}}
-restartPolicy: OnFailure
+restartPolicy: Never
 serviceAccountName: {{ include "sluice.serviceAccount" $ }}
 automountServiceAccountToken: false
 enableServiceLinks: false
