@@ -134,7 +134,7 @@ func (m *Manager) checkCut(ctx context.Context, s *step, j *Job, customers []str
 		dirty = slices.DeleteFunc(dirty, func(c string) bool { return !slices.Contains(customers, c) })
 	}
 	if len(dirty) > 0 {
-		s.refuse("sluice migrate verify --repair --customer "+dirty[0]+" --job "+j.Name, "one side has refused records of %s", shorten(dirty))
+		s.refuseDirty(j, dirty)
 	}
 	lag, err := m.Group.Behind(ctx, j.Throttle.Lag)
 	if err != nil {
@@ -163,6 +163,15 @@ func (m *Manager) checkCut(ctx context.Context, s *step, j *Job, customers []str
 		}
 	}
 	return nil
+}
+
+// refuseDirty refuses where one side has refused records.
+func (s *step) refuseDirty(j *Job, customers []string) {
+	s.refuse(repairOf(customers[0], j.Name), "one side has refused records of %s", shorten(customers))
+}
+
+func repairOf(customer, job string) string {
+	return "sluice migrate verify --repair --customer " + word(customer) + " --job " + job
 }
 
 // refuseForeign refuses where somebody else writes to the legacy index.
@@ -290,10 +299,15 @@ func (m *Manager) readFlags(ctx context.Context, j *Job, edit func(*partition.Re
 
 func shorten(names []string) string {
 	const most = 5
-	if len(names) > most {
-		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+	words := make([]string, 0, most)
+	for _, name := range names[:min(len(names), most)] {
+		words = append(words, word(name))
 	}
-	return strings.Join(names, ", ")
+	text := strings.Join(words, ", ")
+	if len(names) > most {
+		text += fmt.Sprintf(" and %d more", len(names)-most)
+	}
+	return text
 }
 
 // literal is the pattern that matches one customer only.

@@ -78,7 +78,7 @@ func (r *Report) Summary() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s %s at %s", r.ID, r.Level, r.At.Format(time.RFC3339))
 	if r.Only != "" {
-		fmt.Fprintf(&b, " of %s", r.Only)
+		fmt.Fprintf(&b, " of %s", word(r.Only))
 	}
 	fmt.Fprintf(&b, ", %d documents on the old side, %d on the new: ", r.Old, r.New)
 	if r.Clean() {
@@ -143,7 +143,7 @@ func (s *Status) command() string {
 	case working(s.State):
 		return s.next()
 	case s.Dirty > 0:
-		return "sluice migrate verify --repair" + job + " --customer " + s.DirtyCustomers[0]
+		return repairOf(s.DirtyCustomers[0], s.Name)
 	case v == nil, v.Stale != "", time.Since(v.At) > VerifyAge:
 		return "sluice migrate verify" + job
 	case len(v.Classes) > 0 || len(v.Bad) > 0 && v.Unsettled == 0:

@@ -41,7 +41,7 @@ func (m *Manager) Complete(ctx context.Context, r Request, minBake, keep time.Du
 				return nil, err
 			}
 			if len(dirty) > 0 {
-				s.refuse("sluice migrate verify --repair --customer "+dirty[0]+" --job "+j.Name, "one side has refused records of %s", shorten(dirty))
+				s.refuseDirty(j, dirty)
 			}
 			if err := m.checkMapping(ctx, s, j); err != nil {
 				return nil, err

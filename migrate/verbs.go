@@ -31,6 +31,7 @@ type Result struct {
 	DryRun   bool      `json:"dry_run,omitempty"`
 	Actions  []string  `json:"actions,omitempty"`
 	Refusals []Refusal `json:"refusals,omitempty"`
+	Later    bool      `json:"later,omitempty"` // all of them pass by themselves
 }
 
 // step is a verb made ready: what it would do, why it may not, and how.
@@ -101,11 +102,12 @@ func (m *Manager) do(ctx context.Context, r Request, verb string, prepare func(c
 		return result, err
 	}
 	result.Actions, result.Refusals = s.actions, s.refusals
+	result.Later = len(s.refusals) > 0 && s.passing == len(s.refusals)
 	if r.DryRun {
 		return result, nil
 	}
 	if len(s.refusals) > 0 {
-		err = &RefusedError{verb, s.refusals, s.passing == len(s.refusals)}
+		err = &RefusedError{verb, s.refusals, result.Later}
 	} else {
 		err = s.act(ctx)
 	}

@@ -117,13 +117,18 @@ func (m *migration) tell(text string) { m.progress.show("%s", text) }
 func (m *migration) end(result migrate.Result, err error) error {
 	m.progress.clear()
 	var refused *migrate.RefusedError
-	if errors.As(err, &refused) && refused.Later {
+	later := errors.As(err, &refused) && refused.Later
+	would := err == nil && len(result.Refusals) > 0 // of a dry run
+	if would {
+		err, later = fmt.Errorf("%s would be refused", result.Verb), result.Later
+	}
+	if later {
 		err = &exit{exitTryLater, err}
 	}
 	if m.flags.json {
 		return errors.Join(err, printJSON(m.out, result))
 	}
-	if err != nil {
+	if err != nil && !would {
 		return err
 	}
 	verb := "done"
@@ -139,7 +144,7 @@ func (m *migration) end(result migrate.Result, err error) error {
 	if !result.DryRun && result.To != "" {
 		fmt.Fprintf(m.out, "job %s is %s, routing epoch %d\n", result.Job, result.To, result.Epoch)
 	}
-	return nil
+	return err
 }
 
 // verb makes a command that does one thing with a job.
@@ -292,10 +297,10 @@ func (m *migration) showPlan(plan migrate.Plan, output string, growth float64) e
 	for _, p := range layout.Partitions {
 		names := make([]string, len(p.Largest))
 		for i, c := range p.Largest {
-			names[i] = c.Customer
+			names[i] = plain(c.Customer)
 		}
 		if p.Own != "" {
-			names = []string{p.Own}
+			names = []string{plain(p.Own)}
 		}
 		fmt.Fprintf(m.out, "%-12s %6d %12d %10s %10d  %s\n", p.Name, p.Primaries, p.Documents, bytesText(p.Bytes), p.Customers, strings.Join(names, ", "))
 	}
@@ -629,7 +634,7 @@ func showReport(out io.Writer, r *migrate.Report) {
 	}
 	fmt.Fprintf(out, "settled %d, unsettled %d, foreign %d, repaired %d\n", r.Settled, r.Unsettled, r.Foreign, r.Repaired)
 	for _, class := range slices.Sorted(maps.Keys(r.Classes)) {
-		fmt.Fprintf(out, "%s: %d, such as %s\n", class, r.Classes[class], strings.Join(r.Samples[class], ", "))
+		fmt.Fprintf(out, "%s: %d, such as %s\n", class, r.Classes[class], plain(strings.Join(r.Samples[class], ", ")))
 	}
 	for _, class := range slices.Sorted(maps.Keys(r.Accepted)) {
 		fmt.Fprintf(out, "accepted by %s: %d %s (%s)\n", r.AcceptedBy, r.Accepted[class], class, r.Why)
@@ -893,7 +898,7 @@ func (m *migration) showFailures(ctx context.Context) error {
 		return printJSON(m.out, failures)
 	}
 	for _, f := range failures {
-		fmt.Fprintf(m.out, "%s\t%d %s\tto %s\n", f.ID, f.Status, f.Type, f.Target)
+		fmt.Fprintf(m.out, "%s\t%d %s\tto %s\n", plain(f.ID), f.Status, plain(f.Type), f.Target)
 	}
 	return nil
 }
@@ -942,16 +947,16 @@ func newMigrateEvents() *cobra.Command {
 
 func showEvents(out io.Writer, events []migrate.Event) {
 	for _, e := range events {
-		fmt.Fprintf(out, "%d %s %s: %s", e.Seq, e.Time.Format(time.RFC3339), e.Actor, e.Verb)
+		fmt.Fprintf(out, "%d %s %s: %s", e.Seq, e.Time.Format(time.RFC3339), plain(e.Actor), e.Verb)
 		if e.Args != "" {
-			fmt.Fprintf(out, " %s", e.Args)
+			fmt.Fprintf(out, " %s", plain(e.Args))
 		}
 		if e.From != e.To {
 			fmt.Fprintf(out, " %s -> %s", e.From, e.To)
 		}
-		fmt.Fprintf(out, " epoch %d: %s", e.Epoch, e.Result)
+		fmt.Fprintf(out, " epoch %d: %s", e.Epoch, plain(e.Result))
 		if e.Reason != "" {
-			fmt.Fprintf(out, " (%s)", e.Reason)
+			fmt.Fprintf(out, " (%s)", plain(e.Reason))
 		}
 		fmt.Fprintln(out)
 	}

@@ -96,7 +96,7 @@ func TestMigrateFromTopicsThatAreNotWhole(t *testing.T) {
 			run := append([]string{"run", "--job", "j7", "--source", "kafka"}, c.args...)
 			s.verb(1, c.say, run...)
 			s.verb(1, "copy from the index: sluice migrate run --source index --job j7", run...)
-			s.verb(0, "would be refused", append(run, "--dry-run")...)
+			s.verb(1, "would be refused", append(run, "--dry-run")...)
 		})
 	}
 }

@@ -93,6 +93,7 @@ func TestMigrateRunbook(t *testing.T) {
 	s.verb(1, "no clean verification", "complete", "--job", "j7", "--min-bake", "0s", "--keep-old", "0s", "--yes")
 	s.verb(0, "clean", "verify", "--job", "j7")
 	s.verb(exitTryLater, "wait, or name a shorter --min-bake", "complete", "--job", "j7", "--keep-old", "0s", "--yes")
+	s.verb(exitTryLater, "would be refused: all customers are cut over since", "complete", "--job", "j7", "--keep-old", "0s", "--yes", "--dry-run")
 	s.verb(exitFailed, "repeat with --yes", "complete", "--job", "j7") // that does not pass by itself
 	s.verb(0, "j7 is COMPLETED", "complete", "--job", "j7", "--min-bake", "0s", "--keep-old", "0s", "--yes")
 	s.verb(1, "repeat with --confirm events", "drop", "--job", "j7", "--confirm", "event")

@@ -215,9 +215,9 @@ func reads(t *partition.Table) string {
 func someOf(names []string) string {
 	const most = 5
 	if len(names) <= most {
-		return strings.Join(names, ", ")
+		return plain(strings.Join(names, ", "))
 	}
-	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+	return fmt.Sprintf("%s and %d more", plain(strings.Join(names[:most], ", ")), len(names)-most)
 }
 
 // fence reads how far the group has come under an epoch.

@@ -78,12 +78,12 @@ func explain(t *partition.Table, customer string) (explanation, error) {
 }
 
 func (e explanation) show(out io.Writer) {
-	fmt.Fprintf(out, "%s in stream %s, epoch %d\n", e.Customer, e.Stream, e.Epoch)
+	fmt.Fprintf(out, "%s in stream %s, epoch %d\n", plain(e.Customer), e.Stream, e.Epoch)
 	switch {
 	case e.Slot == nil:
 		fmt.Fprintln(out, "  partition  none: the stream has no index partitions yet")
 	case e.Override != "":
-		fmt.Fprintf(out, "  partition  %s, by the override %s (slot %d has no say)\n", e.Partition, e.Override, *e.Slot)
+		fmt.Fprintf(out, "  partition  %s, by the override %s (slot %d has no say)\n", e.Partition, plain(e.Override), *e.Slot)
 	default:
 		fmt.Fprintf(out, "  partition  %s, by slot %d\n", e.Partition, *e.Slot)
 	}
