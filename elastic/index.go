@@ -183,14 +183,24 @@ type Health struct {
 	UnassignedShards int    `json:"unassigned_shards"`
 }
 
-// Health asks for the cluster's state, or that of the named indices. It needs
-// the cluster privilege monitor.
+// Health asks for the cluster's state, or that of the named indices: the worst of
+// theirs, and the sums of their shards. It needs the cluster privilege monitor.
 func (c *Client) Health(ctx context.Context, indices ...string) (Health, error) {
-	escaped := make([]string, len(indices))
-	for i, index := range indices {
-		escaped[i] = url.PathEscape(index)
+	lines := inLines(indices)
+	if len(lines) == 0 {
+		lines = [][]string{nil}
 	}
-	var h Health
-	err := c.call(ctx, "asking for the cluster's health", esapi.ClusterHealthRequest{Index: escaped}, &h)
-	return h, err
+	var all Health
+	for _, line := range lines {
+		var h Health
+		if err := c.call(ctx, "asking for the cluster's health", esapi.ClusterHealthRequest{Index: line}, &h); err != nil {
+			return Health{}, err
+		}
+		h.ActiveShards, h.UnassignedShards = h.ActiveShards+all.ActiveShards, h.UnassignedShards+all.UnassignedShards
+		if all.Status == "red" || all.Status == "yellow" && h.Status == "green" {
+			h.Status = all.Status
+		}
+		all = h
+	}
+	return all, nil
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -179,5 +180,29 @@ func TestHealth(t *testing.T) {
 	h, err := c.Health(t.Context(), "a", "b")
 	if err != nil || h != (Health{"yellow", 3, 2, 4, 5}) || path != "/_cluster/health/a,b" {
 		t.Errorf("%+v, %v from %s", h, err, path)
+	}
+}
+
+// A request's first line has room for some indices only.
+func TestHealthOfManyIndices(t *testing.T) {
+	var asked []string
+	states := []string{"yellow", "red", "green"}
+	c := newClient(t, roundTripper(func(req *http.Request) (*http.Response, error) {
+		if line := len(req.Method + " " + req.URL.RequestURI() + " HTTP/1.1\r\n"); line > 4096 {
+			t.Errorf("the first line has %d bytes", line)
+		}
+		names, _ := strings.CutPrefix(req.URL.Path, "/_cluster/health/")
+		asked = append(asked, strings.Split(names, ",")...)
+		state := states[0]
+		states = states[1:]
+		return answer(200, `{"status":"`+state+`","number_of_nodes":3,"number_of_data_nodes":2,"active_shards":4,"unassigned_shards":5}`), nil
+	}))
+	var indices []string
+	for i := range 40 {
+		indices = append(indices, strings.Repeat("ü", 30)+fmt.Sprint(i)) // six bytes each, escaped
+	}
+	h, err := c.Health(t.Context(), indices...)
+	if err != nil || h != (Health{"red", 3, 2, 12, 15}) || !slices.Equal(asked, indices) {
+		t.Errorf("%+v, %v of %v", h, err, asked)
 	}
 }

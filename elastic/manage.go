@@ -97,20 +97,14 @@ func (c *Client) PutSettings(ctx context.Context, index string, settings map[str
 // the default of that very index; "" where the server knows none. An index that
 // is missing is left out. It needs the privilege view_index_metadata or monitor.
 func (c *Client) IndexSettings(ctx context.Context, name string, indices ...string) (map[string]string, error) {
-	// A request's first line has 4096 bytes by default, and an index name up to 255.
-	const at = 12
 	values := map[string]string{}
-	for page := range slices.Chunk(indices, at) {
-		escaped := make([]string, len(page))
-		for i, index := range page {
-			escaped[i] = url.PathEscape(index)
-		}
+	for _, page := range inLines(indices) {
 		var answer map[string]struct {
 			Settings map[string]any `json:"settings"`
 			Defaults map[string]any `json:"defaults"`
 		}
 		err := c.send(ctx, "looking at the setting "+name+" (needs the privilege view_index_metadata)", request{
-			method: http.MethodGet, path: "/" + strings.Join(escaped, ",") + "/_settings/" + url.PathEscape(name),
+			method: http.MethodGet, path: "/" + strings.Join(page, ",") + "/_settings/" + url.PathEscape(name),
 			query: url.Values{"flat_settings": {"true"}, "include_defaults": {"true"}, "ignore_unavailable": {"true"}},
 		}, nil, &answer)
 		if err != nil {
@@ -127,6 +121,22 @@ func (c *Client) IndexSettings(ctx context.Context, name string, indices ...stri
 		}
 	}
 	return values, nil
+}
+
+// inLines escapes names and shares them out so that each share fits into the first
+// line of a request, which has 4096 bytes by default.
+func inLines(indices []string) (lines [][]string) {
+	const most = 3500
+	room := 0
+	for _, index := range indices {
+		name := url.PathEscape(index)
+		if room -= len(name) + 1; room < 0 {
+			lines = append(lines, nil)
+			room = most - len(name) - 1
+		}
+		lines[len(lines)-1] = append(lines[len(lines)-1], name)
+	}
+	return lines
 }
 
 // PutMapping adds to the mapping of an index.
@@ -231,7 +241,8 @@ type NodeStats struct {
 	PressureUsed, Pressed int64 // indexing pressure: bytes held, and the limit; 0: not told
 }
 
-// Nodes returns the load of each node that holds data. It needs the cluster
+// Nodes returns the load of each node that holds data; those of a frozen tier hold
+// copies of snapshots only, and no index is made there. It needs the cluster
 // privilege monitor.
 func (c *Client) Nodes(ctx context.Context) ([]NodeStats, error) {
 	var answer struct {
@@ -272,7 +283,7 @@ func (c *Client) Nodes(ctx context.Context) ([]NodeStats, error) {
 	}
 	var nodes []NodeStats
 	for _, n := range answer.Nodes {
-		if n.Roles != nil && !slices.ContainsFunc(n.Roles, func(role string) bool { return strings.HasPrefix(role, "data") }) {
+		if n.Roles != nil && !slices.ContainsFunc(n.Roles, func(role string) bool { return strings.HasPrefix(role, "data") && role != "data_frozen" }) {
 			continue
 		}
 		nodes = append(nodes, NodeStats{

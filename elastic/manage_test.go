@@ -160,3 +160,21 @@ func TestTerms(t *testing.T) {
 		t.Error("numbers are taken for texts")
 	}
 }
+
+// Nodes that hold no index, and those that hold snapshots only, are none to put
+// indices on.
+func TestLoadOfNodesWithData(t *testing.T) {
+	c := newClient(t, roundTripper(func(*http.Request) (*http.Response, error) {
+		return answer(200, `{"nodes":{
+			"a":{"name":"hot","roles":["data_hot","ingest"]},"b":{"name":"frozen","roles":["data_frozen"]},"c":{"name":"master","roles":["master"]},
+			"d":{"name":"both","roles":["data_frozen","data_cold"]},"e":{"name":"old"},"f":{"name":"all","roles":["data","master"]}}}`), nil
+	}))
+	nodes, err := c.Nodes(t.Context())
+	var names []string
+	for _, n := range nodes {
+		names = append(names, n.Name)
+	}
+	if err != nil || strings.Join(names, " ") != "all both hot old" {
+		t.Errorf("%v, %v", names, err)
+	}
+}

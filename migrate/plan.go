@@ -94,19 +94,19 @@ func (m *Manager) room(ctx context.Context) (partition.Cluster, error) {
 	if err != nil {
 		return c, err
 	}
-	c.Nodes, c.Shards = health.DataNodes, health.ActiveShards+health.UnassignedShards
-	for _, n := range nodes {
-		c.DiskBytes += n.DiskTotal
-		c.DiskUsed += n.DiskTotal - n.DiskFree
-	}
-	percent, free, err := m.lowWatermark(ctx)
+	mark, err := m.lowWatermark(ctx)
 	if err != nil {
 		return c, err
 	}
-	if percent > 0 {
-		c.LowWatermark = percent / 100
-	} else if c.DiskBytes > 0 {
-		c.LowWatermark = max(0, 1-float64(free*int64(len(nodes)))/float64(c.DiskBytes))
+	c.Nodes, c.Shards = len(nodes), health.ActiveShards+health.UnassignedShards
+	keep := int64(0)
+	for _, n := range nodes {
+		c.DiskBytes += n.DiskTotal
+		c.DiskUsed += n.DiskTotal - n.DiskFree
+		keep += min(n.DiskTotal, mark.keep(n.DiskTotal))
+	}
+	if c.DiskBytes > 0 {
+		c.LowWatermark = 1 - float64(keep)/float64(c.DiskBytes)
 	}
 	most, err := m.Cluster.ClusterSettings(ctx, "cluster.max_shards_per_node")
 	if err != nil {

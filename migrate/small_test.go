@@ -322,6 +322,9 @@ func TestLowWatermark(t *testing.T) {
 			{`"cluster.routing.allocation.disk.watermark.low": "40%"`, true},
 			{`"cluster.routing.allocation.disk.watermark.low": "600gb"`, true},
 			{`"cluster.routing.allocation.disk.watermark.low": "60%"`, false},
+			{`"cluster.routing.allocation.disk.watermark.low": "40%", "cluster.routing.allocation.disk.watermark.low.max_headroom": "200gb"`, false},
+			{`"cluster.routing.allocation.disk.watermark.low": "40%", "cluster.routing.allocation.disk.watermark.low.max_headroom": "600gb"`, true},
+			{`"cluster.routing.allocation.disk.watermark.low": "60%", "cluster.routing.allocation.disk.watermark.low.max_headroom": "-1"`, false},
 			{`"cluster.routing.allocation.disk.watermark.low": "40%", "cluster.routing.allocation.disk.threshold_enabled": false`, false},
 		} {
 			w.call(http.MethodPut, "/_cluster/settings", `{"persistent":{`+c.settings+`}}`)

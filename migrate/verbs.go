@@ -280,17 +280,13 @@ func (m *Manager) checkDisk(ctx context.Context, s *step, need int64) error {
 	if err != nil {
 		return err
 	}
-	percent, free, err := m.lowWatermark(ctx)
+	mark, err := m.lowWatermark(ctx)
 	if err != nil {
 		return err
 	}
 	room := int64(0)
 	for _, n := range nodes {
-		keep := free
-		if percent > 0 {
-			keep = int64(float64(n.DiskTotal) * (100 - percent) / 100)
-		}
-		room += max(0, n.DiskFree-keep)
+		room += max(0, n.DiskFree-mark.keep(n.DiskTotal))
 	}
 	if need > room {
 		s.refuse("add disks or nodes, or plan fewer replicas", "the copy needs about %s and the data nodes have %s below the low watermark", size(need), size(room))
@@ -299,10 +295,9 @@ func (m *Manager) checkDisk(ctx context.Context, s *step, need int64) error {
 }
 
 // lowWatermark is how full the disks of data nodes may become before the cluster
-// puts no more shards there: in percent used, or, where that is 0, bytes free.
-func (m *Manager) lowWatermark(ctx context.Context) (percent float64, free int64, err error) {
-	mark, err := m.diskMark(ctx, "low", 85)
-	return mark.percent, mark.free, err
+// puts no more shards there.
+func (m *Manager) lowWatermark(ctx context.Context) (diskMark, error) {
+	return m.diskMark(ctx, "low", 85)
 }
 
 func size(bytes int64) string {
