@@ -289,7 +289,11 @@ func (m *Manager) build(ctx context.Context, name string) error {
 	if err := m.place(ctx, j, p); err != nil {
 		return err
 	}
-	_, err = m.store.move(ctx, name, Created, func(j *Job) { j.Mapping = hash }, Planned)
+	differ, err := m.unlikeTargets(ctx, j, source.Mappings)
+	if err != nil {
+		return err
+	}
+	_, err = m.store.move(ctx, name, Created, func(j *Job) { j.Mapping, j.Unlike = hash, differ }, Planned)
 	return err
 }
 

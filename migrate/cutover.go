@@ -181,7 +181,8 @@ func (s *step) refuseForeign(j *Job) {
 }
 
 // checkMapping refuses where the legacy index's mapping is not the one that the
-// new indices have: they would index its documents otherwise.
+// new indices have: they would index its documents otherwise. What was otherwise
+// when they were given it, a template's doing, may stay so.
 func (m *Manager) checkMapping(ctx context.Context, s *step, j *Job) error {
 	definitions, err := m.Cluster.Definitions(ctx, j.Source)
 	if err != nil {
@@ -193,6 +194,16 @@ func (m *Manager) checkMapping(ctx context.Context, s *step, j *Job) error {
 	}
 	if hash != j.Mapping {
 		s.refuse("sluice migrate resume --apply-mapping --job "+j.Name+", then sluice migrate verify --job "+j.Name, "the mapping of %s has changed", j.Source)
+		return nil
+	}
+	paths, err := m.unlikeTargets(ctx, j, definitions[j.Source].Mappings)
+	if err != nil {
+		return err
+	}
+	paths = slices.DeleteFunc(paths, func(path string) bool { return slices.Contains(j.Unlike, path) })
+	if len(paths) > 0 {
+		s.refuse("change it back (PUT /INDEX/_mapping), or make new indices with sluice migrate detach --job "+j.Name,
+			"somebody has changed the mapping of new indices, which differs from that of %s in %s", j.Source, shorten(paths))
 	}
 	return nil
 }

@@ -58,7 +58,8 @@ type Job struct {
 	Origin Offsets `json:"origin,omitempty"`
 
 	Backfill Backfill `json:"backfill"`
-	Mapping  string   `json:"mapping"` // hash of the source's mapping that the targets have
+	Mapping  string   `json:"mapping"`          // hash of the source's mapping that the targets have
+	Unlike   []string `json:"unlike,omitempty"` // where theirs was another one when it was given to them
 	// ApplyMapping lets a change of the source's mapping be made on the targets
 	// too; else the job stops.
 	ApplyMapping bool     `json:"apply_mapping,omitempty"`
