@@ -12,7 +12,7 @@ func TestUnlike(t *testing.T) {
 	for target, want := range map[string]string{
 		source: "",
 		`{"_meta":{"b":1},"dynamic":"strict","properties":{"mine":{"type":"boolean"},"k":{"type":"keyword","fields":{"text":{"type":"text"},"more":{"type":"text"}}},"o":{"properties":{"properties":{"type":"long"},"n":{"type":"long"}}},"p":{"type":"object"}}}`: "",
-		`{"dynamic":"strict","properties":{"k":{"type":"keyword"},"o":{"type":"nested","properties":{"properties":{"type":"integer"}}},"p":{"type":"object"}}}`:                                                                                                    "k.text,o type,o.properties type",
+		`{"dynamic":"strict","properties":{"k":{"type":"keyword"},"o":{"type":"nested","properties":{"properties":{"type":"integer"}}},"p":{"type":"object"}}}`:                                                                                                     "k.text,o type,o.properties type",
 		`{"date_detection":false,"properties":{"k":{"type":"keyword","ignore_above":10,"fields":{"text":{"type":"text","analyzer":"x"}}},"p":{"type":"object"}}}`:                                                                                                   "date_detection,dynamic,k ignore_above,k.text analyzer,o",
 		"": "dynamic,k,o,p",
 	} {
