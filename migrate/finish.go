@@ -138,7 +138,7 @@ func (m *Manager) Drop(ctx context.Context, r Request, confirm string, searched 
 			return s, nil
 		}
 		if confirm != j.Source {
-			s.refuse("repeat with --confirm "+j.Source, "%q is not the name of the legacy index", confirm)
+			s.refuse("repeat with --confirm "+word(j.Source), "%q is not the name of the legacy index", confirm)
 		}
 		if until := j.Done.KeptUntil; time.Now().Before(until) {
 			s.wait("wait until then", "%s is kept until %s", j.Source, until.Format(time.RFC3339))
@@ -179,6 +179,10 @@ func (m *Manager) Drop(ctx context.Context, r Request, confirm string, searched 
 				}
 			}
 			if err := m.Cluster.DeleteIndex(ctx, j.Source); err != nil {
+				return err
+			}
+			// Whatever was still on its way when the job was completed.
+			if err := m.store.forget(ctx, j.Name, verifyPrefix, dirtyPrefix, failedPrefix, itemPrefix); err != nil {
 				return err
 			}
 			_, err = m.store.move(ctx, j.Name, Dropped, nil, Completed)

@@ -26,9 +26,9 @@ const (
 type generator struct {
 	client *kgo.Client
 	topic  string
-	rate   int   // records a second; 0: as fast as it goes
-	most   int64 // bytes after which it stops; 0: none
-	each   int   // documents of a customer, CUSTOMER/N; 0: one, CUSTOMER
+	rate   atomic.Int64 // records a second; 0: as fast as it goes
+	most   int64        // bytes after which it stops; 0: none
+	each   int          // documents of a customer, CUSTOMER/N; 0: one, CUSTOMER
 
 	random *rand.Rand
 	zipf   *rand.Zipf
@@ -47,25 +47,49 @@ func newGenerator(client *kgo.Client, topic string, rate, customers, each int, s
 		// A document that changes at any moment is never seen to be equal on two sides.
 		flat = float64(customers)
 	}
-	return &generator{
-		client: client, topic: topic, rate: rate, each: each,
+	g := &generator{
+		client: client, topic: topic, each: each,
 		random: random,
 		zipf:   rand.NewZipf(random, zipfExponent, flat, uint64(customers-1)),
 		alive:  make([]bool, customers*max(each, 1)),
 	}
+	g.rate.Store(int64(rate))
+	return g
+}
+
+// leastRate is what slower goes down to, in records a second.
+const leastRate = 50
+
+// slower halves the pace of a generator that has been at it for so long, and
+// returns it.
+func (g *generator) slower(since time.Duration) int64 {
+	rate := g.rate.Load()
+	if rate == 0 { // as fast as it went
+		rate = int64(float64(g.produced.Load()) / since.Seconds())
+	}
+	rate = max(leastRate, rate/2)
+	if now := g.rate.Load(); now > 0 {
+		rate = min(rate, now)
+	}
+	g.rate.Store(rate)
+	return rate
 }
 
 // run writes until ctx ends, until the log has its most bytes, or until a
 // record cannot be written, and then waits for the broker to acknowledge all.
 func (g *generator) run(ctx context.Context, patience time.Duration) error {
-	start := time.Now()
+	last, owed := time.Now(), 0.0
 	ticker := time.NewTicker(tick)
 	defer ticker.Stop()
 	var made int64
 	for ctx.Err() == nil && g.failure.Load() == nil && (g.most == 0 || g.bytes.Load() < g.most) {
-		due := made + 1000
-		if g.rate > 0 {
-			due = int64(time.Since(start).Seconds() * float64(g.rate))
+		due, rate := made+1000, g.rate.Load()
+		if now := time.Now(); rate > 0 {
+			owed += now.Sub(last).Seconds() * float64(rate)
+			last, due = now, made+int64(owed)
+			owed -= float64(due - made)
+		} else {
+			last = now
 		}
 		for ; made < due && ctx.Err() == nil; made++ {
 			r := g.next()
@@ -74,7 +98,7 @@ func (g *generator) run(ctx context.Context, patience time.Duration) error {
 			// the log never depends on when somebody typed Ctrl-C.
 			g.client.Produce(context.WithoutCancel(ctx), r, g.acknowledged)
 		}
-		if g.rate > 0 {
+		if rate > 0 {
 			select {
 			case <-ticker.C:
 			case <-ctx.Done():

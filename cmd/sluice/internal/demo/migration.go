@@ -37,6 +37,8 @@ type migration struct {
 	stream  string
 	source  string
 	pace    time.Duration // between two steps that an operator would let rest
+	// patience is how long a step may be refused for reasons that pass.
+	patience time.Duration
 }
 
 // newMigration makes the stream's routing table: all of it goes to one index.
@@ -49,7 +51,7 @@ func newMigration(ctx context.Context, s *stage, o Options) (*migration, error) 
 	if err := control.Open(ctx); err != nil {
 		return nil, err
 	}
-	m := &migration{tables: partition.NewStore(control), stream: s.cfg.Routing.Stream, source: s.index, pace: o.Duration / 12}
+	m := &migration{tables: partition.NewStore(control), stream: s.cfg.Routing.Stream, source: s.index, pace: o.Duration / 12, patience: walkPatience}
 	m.manager = app.NewMigrations(s.cfg, mapper, s.es, app.Group{Config: s.cfg, Kafka: s.admin, Control: control}, "the demo", o.Log)
 	m.manager.Poll = 200 * time.Millisecond
 	return m, m.tables.Create(ctx, partition.New(m.stream, m.source))
@@ -66,10 +68,10 @@ func (m *migration) walk(ctx context.Context, w *watcher) error {
 	request := migrate.Request{Job: demoJob, Actor: "the demo", Yes: true}
 	percent := func(p float64) migrate.Cut { return migrate.Cut{Percent: &p} }
 	cutover := func(cut migrate.Cut) error {
-		return m.again(ctx, func() error { _, err := m.manager.Cutover(ctx, request, cut); return err })
+		return m.again(ctx, w, func() error { _, err := m.manager.Cutover(ctx, request, cut); return err })
 	}
 	verify := func() (report *migrate.Report, err error) {
-		err = m.again(ctx, func() error {
+		err = m.again(ctx, w, func() error {
 			report, _, err = m.manager.Verify(ctx, request, migrate.Check{Level: migrate.L2}, nil)
 			switch {
 			case err != nil || report.Clean():
@@ -87,7 +89,7 @@ func (m *migration) walk(ctx context.Context, w *watcher) error {
 		return err
 	}
 	var plan migrate.Plan
-	if err := m.again(ctx, func() (err error) {
+	if err := m.again(ctx, w, func() (err error) {
 		if plan, err = m.manager.Plan(ctx, migrate.Wish{Source: m.source, Customer: "id:" + customerOfKey, Partitions: indices, Replicas: -1}); err != nil {
 			return err
 		}
@@ -158,16 +160,29 @@ func (m *migration) walk(ctx context.Context, w *watcher) error {
 	return sleep(ctx, m.pace)
 }
 
+// walkPatience is how long a step of a walk may wait on a slow machine.
+const walkPatience = 10 * time.Minute
+
 // again repeats a verb that is refused for a reason that passes by itself, such
-// as consumers that are a moment behind.
-func (m *migration) again(ctx context.Context, verb func() error) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
+// as consumers that are a moment behind. It says what it waits for, and slows the
+// events down meanwhile: a machine may be slower than they come.
+func (m *migration) again(ctx context.Context, w *watcher, verb func() error) error {
+	began := time.Now()
+	told := began
 	for {
 		err := verb()
 		var refused *migrate.RefusedError
 		if !errors.As(err, &refused) || !refused.Later {
 			return err
+		}
+		now := time.Now()
+		if now.Sub(began) > m.patience {
+			return fmt.Errorf("this did not pass within %s, though only %d events come a second: %w: try a lower --rate, or fewer --customers", m.patience, w.generator.rate.Load(), err)
+		}
+		if now.Sub(told) >= m.patience/60 {
+			told = now
+			rate := w.generator.slower(now.Sub(w.start))
+			fmt.Fprintf(w.stage.view, "%4.0fs  waits    %s; %d events a second from now on\n", now.Sub(w.start).Seconds(), refused.Refusals[0].Why, rate)
 		}
 		if sleep(ctx, time.Second) != nil {
 			return err
