@@ -44,7 +44,9 @@ func TestAgain(t *testing.T) {
 
 		m, w = begin(0)
 		w.generator.produced.Store(90_000)
-		time.Sleep(90 * time.Second)
+		if err := sleep(t.Context(), 90*time.Second); err != nil {
+			t.Fatal(err)
+		}
 		if rate := w.generator.slower(time.Since(w.start)); rate != 500 {
 			t.Errorf("the half of 1,000 a second is %d", rate)
 		}
