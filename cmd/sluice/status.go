@@ -257,9 +257,15 @@ func customers(replicas []replicaStatus) []heavy.Share {
 	return all[:min(len(all), mostCustomers)]
 }
 
+// jobsTimeout bounds the question for migrations: a replica reads them from
+// Elasticsearch, and all else is to be shown just when that does not answer.
+const jobsTimeout = 2 * time.Second
+
 // askJobs returns the migrations, of which every replica of a routed stream
-// knows. nil: the stream is not routed, or none answers.
+// knows. nil: the stream is not routed, or none answers within jobsTimeout.
 func askJobs(ctx context.Context, client *adminClient) (jobs []jobLine) {
+	ctx, cancel := context.WithTimeout(ctx, jobsTimeout)
+	defer cancel()
 	for _, url := range client.urls {
 		if client.call(ctx, url, http.MethodGet, "/v1/jobs", nil, &jobs) == nil {
 			return jobs
@@ -347,10 +353,25 @@ func (s *statusSum) trouble() error {
 		case r.Error != "":
 			errs = append(errs, errors.New(r.Error))
 		case !r.Health.OK():
-			errs = append(errs, fmt.Errorf("%s: records do not flow everywhere: %s", r.URL, r.Health.State))
+			errs = append(errs, fmt.Errorf("%s: records do not flow everywhere: %s", r.URL, standing(r.Health)))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// standing is a replica's state, and what stands whatever the state is.
+func standing(h admin.Health) string {
+	text := string(h.State)
+	if n := len(h.Held); n > 0 {
+		text += fmt.Sprintf(", %d held targets", n)
+	}
+	if n := len(h.Halted); n > 0 {
+		text += fmt.Sprintf(", %d halted partitions", n)
+	}
+	if h.Routing != nil && h.Routing.Trouble != "" {
+		text += ", " + h.Routing.Trouble
+	}
+	return text
 }
 
 // show prints one screen.
