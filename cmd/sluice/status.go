@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"text/tabwriter"
 	"time"
 	"unicode/utf8"
@@ -34,7 +35,7 @@ func newStatus() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Shows what replicas are doing",
-		Long: `Asks the replicas twice, an interval apart, and shows what they do together: state,
+		Long: `Asks the replicas twice, an interval apart, all at once, and shows what they do together: state,
 lag and how it moves, records, requests, held targets, halted partitions. It says
 how many of the group's members it saw: what others do is not in the sums.
 
@@ -51,6 +52,9 @@ Exit code 1: a replica could not be asked, or records do not flow everywhere.`,
 			if err != nil {
 				return err
 			}
+			if interval <= 0 {
+				return &exit{exitUsage, fmt.Errorf("--interval %s: want more than 0", interval)}
+			}
 			ctx := cmd.Context()
 			before := askStatus(ctx, client)
 			select {
@@ -59,7 +63,7 @@ Exit code 1: a replica could not be asked, or records do not flow everywhere.`,
 				return context.Cause(ctx)
 			}
 			all := askStatus(ctx, client)
-			sum := summarise(before, all, interval)
+			sum := summarise(before, all)
 			sum.Jobs = askJobs(ctx, client)
 			if known {
 				sum.Members = countMembers(ctx, cfg)
@@ -101,21 +105,30 @@ type replicaStatus struct {
 	Error  string       `json:"error,omitempty"` // it could not be asked: the rest is empty
 	Status app.Status   `json:"status"`
 	Health admin.Health `json:"health"`
+
+	at time.Time // of the answer: rates are over the time between two
 }
 
+// askStatus asks all replicas at once: a slow one does not make the others'
+// answers older.
 func askStatus(ctx context.Context, client *adminClient) []replicaStatus {
-	all := make([]replicaStatus, 0, len(client.urls))
-	for _, url := range client.urls {
-		r := replicaStatus{URL: url}
-		err := client.call(ctx, url, http.MethodGet, "/v1/status", nil, &r.Status)
-		if err == nil {
-			err = client.call(ctx, url, http.MethodGet, "/healthz", nil, &r.Health)
-		}
-		if err != nil {
-			r = replicaStatus{URL: url, Error: err.Error()}
-		}
-		all = append(all, r)
+	all := make([]replicaStatus, len(client.urls))
+	var wg sync.WaitGroup
+	for i, url := range client.urls {
+		wg.Go(func() {
+			r := replicaStatus{URL: url}
+			err := client.call(ctx, url, http.MethodGet, "/v1/status", nil, &r.Status)
+			r.at = time.Now()
+			if err == nil {
+				err = client.call(ctx, url, http.MethodGet, "/healthz", nil, &r.Health)
+			}
+			if err != nil {
+				r = replicaStatus{URL: url, Error: err.Error()}
+			}
+			all[i] = r
+		})
 	}
+	wg.Wait()
 	return all
 }
 
@@ -166,47 +179,74 @@ type jobLine struct {
 	Line  string `json:"line"` // all of it
 }
 
-// topicSum is what a topic's lag and records were at one moment.
-type topicSum struct {
-	lag   int64
-	ended uint64
+// holding is a partition, and the replica that holds it.
+type holding struct {
+	url, topic string
+	partition  int32
 }
 
-// byTopic adds up the partitions of each topic.
-func byTopic(replicas []replicaStatus) map[string]topicSum {
-	sums := map[string]topicSum{}
+// reading is what a replica said of a partition at one moment.
+type reading struct {
+	lag             int64 // negative: not known
+	consumed, ended uint64
+	at              time.Time
+}
+
+func readings(replicas []replicaStatus) map[holding]reading {
+	all := map[holding]reading{}
 	for _, r := range replicas {
 		for _, p := range r.Status.Consumer.Partitions {
-			t := sums[p.Topic]
-			t.lag += max(0, p.Lag)
-			t.ended += ended(p.Ledger)
-			sums[p.Topic] = t
+			all[holding{r.URL, p.Topic, p.Partition}] = reading{p.Lag, p.Ledger.Consumed, ended(p.Ledger), r.at}
 		}
 	}
-	return sums
+	return all
 }
 
-// eta is for how long a lag lasts that falls like this; -1: it does not fall.
-func eta(before, now int64, seconds float64) float64 {
+// rates are what partitions do a second.
+type rates struct{ read, ended, lagFalls float64 }
+
+// add adds those of a partition. What a replica did not hold before, or started
+// to count anew, counts as nothing.
+func (r *rates) add(before, now reading) {
+	seconds := now.at.Sub(before.at).Seconds()
+	if before.at.IsZero() || seconds <= 0 {
+		return
+	}
+	if now.consumed >= before.consumed && now.ended >= before.ended {
+		r.read += float64(now.consumed-before.consumed) / seconds
+		r.ended += float64(now.ended-before.ended) / seconds
+	}
+	if before.lag >= 0 && now.lag >= 0 {
+		r.lagFalls += float64(before.lag-now.lag) / seconds
+	}
+}
+
+// eta is for how long a lag lasts that falls like this, in seconds; -1: it does
+// not fall.
+func (r *rates) eta(lag int64) float64 {
 	switch {
-	case now == 0:
+	case lag == 0:
 		return 0
-	case before <= now:
+	case r.lagFalls <= 0:
 		return -1
 	}
-	return float64(now) * seconds / float64(before-now)
+	return float64(lag) / r.lagFalls
 }
 
 // topics returns what each topic's partitions do.
-func topics(before, now []replicaStatus, seconds float64) []topicStatus {
-	earlier, later := byTopic(before), byTopic(now)
-	by := map[string]*topicStatus{}
+func topics(earlier map[holding]reading, now []replicaStatus) []topicStatus {
+	by, rate := map[string]*topicStatus{}, map[string]*rates{}
+	for at, is := range readings(now) {
+		if rate[at.topic] == nil {
+			rate[at.topic] = &rates{}
+		}
+		rate[at.topic].add(earlier[at], is)
+	}
 	for _, r := range now {
 		for _, p := range r.Status.Consumer.Partitions {
 			t := by[p.Topic]
 			if t == nil {
-				was, is := earlier[p.Topic], later[p.Topic]
-				t = &topicStatus{Topic: p.Topic, Rate: max(0, float64(is.ended)-float64(was.ended)) / seconds, ETASeconds: eta(was.lag, is.lag, seconds)}
+				t = &topicStatus{Topic: p.Topic, Rate: rate[p.Topic].ended}
 				by[p.Topic] = t
 			}
 			t.Partitions++
@@ -227,6 +267,7 @@ func topics(before, now []replicaStatus, seconds float64) []topicStatus {
 	}
 	all := make([]topicStatus, 0, len(by))
 	for _, name := range slices.Sorted(maps.Keys(by)) {
+		by[name].ETASeconds = rate[name].eta(by[name].Lag)
 		all = append(all, *by[name])
 	}
 	return all
@@ -274,9 +315,8 @@ func askJobs(ctx context.Context, client *adminClient) (jobs []jobLine) {
 	return nil
 }
 
-// summarise adds up what replicas say; before is what they said an interval
-// ago.
-func summarise(before, now []replicaStatus, interval time.Duration) *statusSum {
+// summarise adds up what replicas say; before is what they said earlier.
+func summarise(before, now []replicaStatus) *statusSum {
 	s := &statusSum{Members: -1, Halted: []admin.HaltedPartition{}, Reasons: map[string]uint64{}, Replicas: now}
 	healths := map[string]admin.Health{}
 	members := map[string]bool{}
@@ -325,19 +365,13 @@ func summarise(before, now []replicaStatus, interval time.Duration) *statusSum {
 	s.MembersSeen, s.Held = len(members), held(healths)
 	s.Indexer.HeldTargets = len(s.Held)
 
-	var earlier consumer.LedgerStatus
-	lagBefore := int64(0)
-	for _, r := range before {
-		for _, p := range r.Status.Consumer.Partitions {
-			earlier.Add(p.Ledger)
-			lagBefore += max(0, p.Lag)
-		}
+	earlier := readings(before)
+	var all rates
+	for at, is := range readings(now) {
+		all.add(earlier[at], is)
 	}
-	seconds := interval.Seconds()
-	s.ReadRate = max(0, float64(s.Records.Consumed)-float64(earlier.Consumed)) / seconds
-	s.Rate = max(0, float64(ended(s.Records))-float64(ended(earlier))) / seconds
-	s.ETASeconds = eta(lagBefore, s.Lag, seconds)
-	s.Topics, s.Customers = topics(before, now, seconds), customers(now)
+	s.ReadRate, s.Rate, s.ETASeconds = all.read, all.ended, all.eta(s.Lag)
+	s.Topics, s.Customers = topics(earlier, now), customers(now)
 	return s
 }
 

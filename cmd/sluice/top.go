@@ -98,18 +98,15 @@ func watchTop(ctx context.Context, client *adminClient, interval time.Duration, 
 	go func() { // ends with ctx
 		var last []replicaStatus
 		var jobs []jobLine
-		var at, jobsAt time.Time
+		var jobsAt time.Time
 		for {
 			now := time.Now()
 			all := askStatus(ctx, client)
-			if last == nil {
-				last, at = all, now.Add(-interval)
-			}
-			sum := summarise(last, all, max(now.Sub(at), time.Millisecond))
+			sum := summarise(last, all)
 			if now.Sub(jobsAt) >= jobsEvery {
 				jobs, jobsAt = askJobs(ctx, client), now
 			}
-			sum.Jobs, last, at = jobs, all, now
+			sum.Jobs, last = jobs, all
 			select {
 			case looks <- sum:
 			case <-ctx.Done():

@@ -20,7 +20,8 @@ const hostile = "a\x1b[2J\x1b]0;owned\a\u202e\xff"
 // troubledGroup is what two replicas say a second apart, and a third that is gone.
 func troubledGroup() (before, now []replicaStatus) {
 	since := time.Now().Add(-90 * time.Second)
-	replica := func(url string, indexed uint64, lag int64) replicaStatus {
+	earlier := time.Now().Add(-time.Second)
+	replica := func(url string, at time.Time, indexed uint64, lag int64) replicaStatus {
 		s := app.Status{
 			State: admin.Blocked, Since: since, Reason: "1 partitions are halted", Memory: app.MemoryStatus{UsedBytes: 100 << 20, LimitBytes: 256 << 20},
 			Indexer:     app.IndexerStatus{Indexers: 2, InFlight: 5, RequestsLimit: 12},
@@ -32,21 +33,21 @@ func troubledGroup() (before, now []replicaStatus) {
 			{Topic: "events", Partition: 1, State: consumer.StateHalted, Lag: 7},
 			{Topic: "orders", Partition: 0, State: consumer.StatePaused, Lag: 0},
 		}}
-		return replicaStatus{URL: url, Status: s, Health: admin.Health{
+		return replicaStatus{URL: url, at: at, Status: s, Health: admin.Health{
 			State: admin.Blocked, Held: []admin.HeldTarget{{Target: "events-acme", Reason: "cluster_block_exception", Since: since, Bytes: 5 << 20}},
 			Halted: []admin.HaltedPartition{{Topic: "events", Partition: 1, Offset: 4003, Kind: "rejected_record", Reason: "mapper_parsing_exception", Since: since}},
 		}}
 	}
 	gone := replicaStatus{URL: "http://c", Error: "connection refused: no `sluice run` listens there"}
-	return []replicaStatus{replica("http://a", 1000, 5000), replica("http://b", 1000, 5000), gone},
-		[]replicaStatus{replica("http://a", 2000, 4000), replica("http://b", 2500, 3500), gone}
+	return []replicaStatus{replica("http://a", earlier, 1000, 5000), replica("http://b", earlier, 1000, 5000), gone},
+		[]replicaStatus{replica("http://a", earlier.Add(time.Second), 2000, 4000), replica("http://b", earlier.Add(time.Second), 2500, 3500), gone}
 }
 
 // Whatever the terminal's size, no line is too wide and there are not too many;
 // what is most urgent is there at 80x24, and names are text.
 func TestTopScreen(t *testing.T) {
 	before, now := troubledGroup()
-	sum := summarise(before, now, time.Second)
+	sum := summarise(before, now)
 	sum.Jobs = []jobLine{{"j7", "BACKFILLING", "j7 BACKFILLING 61.2% 412M/673M docs"}}
 	for _, size := range [][2]int{{80, 24}, {40, 10}, {200, 60}, {20, 3}, {1, 1}, {80, 7}, {80, 8}} {
 		for _, color := range []bool{true, false} {
@@ -103,7 +104,7 @@ func TestTopLeavesOut(t *testing.T) {
 // `sluice status` shows the same names as text, and adds replicas up.
 func TestStatusShowsCustomers(t *testing.T) {
 	before, now := troubledGroup()
-	sum := summarise(before, now, time.Second)
+	sum := summarise(before, now)
 	if got := sum.Customers[1]; got.Customer != "acme" || got.BytesPerSecond != 2<<20 || got.Share < 0.199 || got.Share > 0.201 {
 		t.Errorf("acme has %+v", got)
 	}
