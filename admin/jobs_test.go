@@ -7,7 +7,11 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
@@ -52,4 +56,61 @@ func TestJobs(t *testing.T) {
 			t.Errorf("%s: %d %s", c.path, w.Code, body)
 		}
 	}
+}
+
+// slowJobs count how often they are read, which takes a while.
+type slowJobs struct {
+	fakeJobs
+	reads atomic.Int32
+}
+
+func (s *slowJobs) Jobs(ctx context.Context) (any, error) {
+	select {
+	case <-time.After(100 * time.Millisecond):
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	s.reads.Add(1)
+	return s.fakeJobs.Jobs(ctx)
+}
+
+// However many browsers ask, the jobs are read once a second, whoever goes
+// meanwhile; what is told is no older.
+func TestJobsAreReadOnceForAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		jobs := &slowJobs{}
+		s := &Server{process: &process{}, jobs: jobs, log: zerolog.Nop(), routing: &streams{}}
+		handler := s.handler(prometheus.NewRegistry())
+		ask := func(ctx context.Context) int {
+			w := httptest.NewRecorder()
+			handler.ServeHTTP(w, httptest.NewRequestWithContext(ctx, http.MethodGet, "/v1/jobs", http.NoBody))
+			return w.Code
+		}
+		gone, leave := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer leave()
+		var all sync.WaitGroup
+		all.Go(func() { ask(gone) })
+		synctest.Wait()
+		for range 100 {
+			all.Go(func() {
+				if code := ask(t.Context()); code != http.StatusOK {
+					t.Errorf("answered %d", code)
+				}
+			})
+		}
+		all.Wait()
+		if n := jobs.reads.Load(); n != 1 {
+			t.Errorf("%d reads for 100 at once", n)
+		}
+		<-time.After(jobsFresh - 10*time.Millisecond)
+		ask(t.Context())
+		if n := jobs.reads.Load(); n != 1 {
+			t.Errorf("%d reads within a second", n)
+		}
+		<-time.After(10 * time.Millisecond)
+		ask(t.Context())
+		if n := jobs.reads.Load(); n != 2 {
+			t.Errorf("%d reads after a second", n)
+		}
+	})
 }
