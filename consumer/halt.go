@@ -318,7 +318,7 @@ func lossText(topic string, partition int32, from, to int64, v document.VersionM
 	case to < from:
 		what = fmt.Sprintf("the log was truncated: offsets %d to %d are not the ones that were read before (%s)", to, from-1, err)
 	}
-	reset := fmt.Sprintf("sluice reset --topic %s --partition %d --to %d", topic, partition, to)
+	reset := fmt.Sprintf("sluice reset --topic %s --partition %d --to %d --yes", topic, partition, to)
 	switch v {
 	case document.VersionSequence:
 		return fmt.Sprintf("%s: offsets are used again, so stop the group and run: sluice generation raise --topic %s, then %s", what, topic, reset)

@@ -399,7 +399,7 @@ func (s *secured) testKafkaRights(t *testing.T) {
 		{"lag"},
 		{"deadletter", "list"},
 		{"generation", "show", "--topic", f.topic},
-		{"reset", "--topic", f.topic, "--to", "earliest"},
+		{"reset", "--topic", f.topic, "--to", "earliest", "--yes"},
 	} {
 		code, said := sluiceSays(t, f.config(""), args...)
 		if code != 0 || args[0] == "validate" && !strings.Contains(said, "0 errors, 1 warnings") { // index.gc_deletes

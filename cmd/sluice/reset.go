@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -16,22 +17,22 @@ func newReset() *cobra.Command {
 	var flags configFlags
 	var topic, to string
 	var only []int32
-	var dryRun bool
+	var dryRun, yes bool
 	cmd := &cobra.Command{
 		Use:   "reset --topic T --to earliest|latest|TIME|OFFSET",
 		Short: "Moves the group's committed positions",
-		Long: `Moves the positions from which the group reads a topic. All members of the group
-must be stopped. What is read again is written again with the versions it had, so
+		Long: `Shows how the positions from which the group reads a topic would move, and moves
+them with --yes. All members of the group must be stopped for that. What is read again is written again with the versions it had, so
 nothing newer is overwritten; what is passed over is never indexed.
 
 TIME is RFC 3339, or a span such as 90m that lies back from now; a partition
 without a record since then goes to its end. An OFFSET outside the log goes to
 the nearer end of it.
 
-Exit code 75: members are running.`,
-		Example: `  sluice reset -c sluice.yaml --topic events --to earliest --dry-run
-  sluice reset -c sluice.yaml --topic events --to 2026-03-01T00:00:00Z
-  sluice reset -c sluice.yaml --topic events --partition 3 --to 1024`,
+Exit code 75: members are running, also where nothing was to be moved yet.`,
+		Example: `  sluice reset -c sluice.yaml --topic events --to earliest
+  sluice reset -c sluice.yaml --topic events --to 2026-03-01T00:00:00Z --yes
+  sluice reset -c sluice.yaml --topic events --partition 3 --to 1024 --yes`,
 		Args: cobra.NoArgs,
 		RunE: action(func(cmd *cobra.Command, _ []string) error {
 			target, err := parseReset(to, time.Now())
@@ -44,10 +45,9 @@ Exit code 75: members are running.`,
 			}
 			ctx := cmd.Context()
 			defer s.close(ctx)
-			if !dryRun {
-				if err := requireEmpty(ctx, s.kafka, []string{s.cfg.Kafka.GroupID}); err != nil {
-					return err
-				}
+			busy := requireEmpty(ctx, s.kafka, []string{s.cfg.Kafka.GroupID})
+			if refused := (*exit)(nil); busy != nil && (yes || !errors.As(busy, &refused)) {
+				return busy
 			}
 			moves, err := s.planReset(ctx, topic, only, target)
 			if err != nil {
@@ -59,9 +59,9 @@ Exit code 75: members are running.`,
 				fmt.Fprintf(w, "%d\t%s\t%d\t%d\t%d\n", m.partition, m.committed(), m.to, max(0, m.from-m.to), max(0, m.to-m.from))
 			}
 			_ = w.Flush()
-			if dryRun {
-				fmt.Fprintln(cmd.OutOrStdout(), "nothing was changed (--dry-run)")
-				return nil
+			if !yes {
+				fmt.Fprintln(cmd.OutOrStdout(), "nothing was changed; --yes moves them")
+				return busy
 			}
 			return s.reset(ctx, topic, moves)
 		}),
@@ -70,7 +70,9 @@ Exit code 75: members are running.`,
 	cmd.Flags().StringVar(&topic, "topic", "", "topic whose positions are moved")
 	cmd.Flags().StringVar(&to, "to", "", "earliest, latest, a time, or an offset")
 	cmd.Flags().Int32SliceVar(&only, "partition", nil, "only this partition; repeatable (default: all)")
-	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only show what would change")
+	cmd.Flags().BoolVar(&yes, "yes", false, "move the positions")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only show what would change, as without --yes")
+	cmd.MarkFlagsMutuallyExclusive("yes", "dry-run")
 	for _, name := range []string{"topic", "to"} {
 		if err := cmd.MarkFlagRequired(name); err != nil {
 			panic(err) // the flags are defined above

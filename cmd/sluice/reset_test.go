@@ -18,7 +18,7 @@ func TestReset(t *testing.T) {
 		to   string
 		want int64
 	}{{"earliest", 0}, {"latest", 3}, {"1", 1}, {"99", 3}, {"2000-01-01T00:00:00Z", 0}, {"0s", 3}} {
-		if code, text := run("--to", c.to); code != 0 {
+		if code, text := run("--to", c.to, "--yes"); code != 0 {
 			t.Fatalf("--to %s: %d: %s", c.to, code, text)
 		}
 		at, metadata := p.committed(t)
@@ -27,16 +27,18 @@ func TestReset(t *testing.T) {
 		}
 	}
 	p.commit(t, 2, 4)
-	if code, text := run("--to", "earliest", "--dry-run"); code != 0 || !strings.Contains(text, "nothing was changed") {
-		t.Errorf("dry run: %d: %s", code, text)
+	for _, args := range [][]string{{"--to", "earliest"}, {"--to", "earliest", "--dry-run"}} {
+		if code, text := run(args...); code != 0 || !strings.Contains(text, "nothing was changed") || !strings.Contains(text, "0          2          0   2") {
+			t.Errorf("%v: %d: %s", args, code, text)
+		}
 	}
-	if code, _ := run("--to", "earliest", "--partition", "1"); code != 0 {
+	if code, _ := run("--to", "earliest", "--partition", "1", "--yes"); code != 0 {
 		t.Errorf("partition 1: %d", code)
 	}
 	if at, _ := p.committed(t); at != 2 {
 		t.Errorf("partition 0 moved to %d", at)
 	}
-	for _, bad := range [][]string{{"--to", "yesterday"}, {"--to", "-3"}, {"--to", "earliest", "--partition", "7"}} {
+	for _, bad := range [][]string{{"--to", "yesterday"}, {"--to", "-3"}, {"--to", "earliest", "--partition", "7"}, {"--to", "earliest", "--yes", "--dry-run"}} {
 		if code, text := run(bad...); code != exitUsage {
 			t.Errorf("%v: %d: %s", bad, code, text)
 		}
@@ -45,8 +47,11 @@ func TestReset(t *testing.T) {
 		t.Errorf("a topic that does not exist: %d: %s", code, text)
 	}
 	p.join(t)
-	if code, text := run("--to", "earliest"); code != exitTryLater || !strings.Contains(text, "stop all members") || strings.Contains(text, "read again") {
+	if code, text := run("--to", "earliest", "--yes"); code != exitTryLater || !strings.Contains(text, "stop all members") || strings.Contains(text, "read again") {
 		t.Errorf("with a member: %d: %s", code, text)
+	}
+	if code, text := run("--to", "earliest"); code != exitTryLater || !strings.Contains(text, "read again") || !strings.Contains(text, "stop all members") {
+		t.Errorf("with a member, without --yes: %d: %s", code, text)
 	}
 }
 
