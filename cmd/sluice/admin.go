@@ -11,7 +11,10 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
+	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -29,7 +32,7 @@ type adminFlags struct {
 }
 
 func (f *adminFlags) add(cmd *cobra.Command) {
-	cmd.Flags().StringArrayVar(&f.urls, "admin", nil, "URL of a replica's admin address; repeatable (default: admin.address)")
+	cmd.Flags().StringArrayVar(&f.urls, "admin", nil, "URL of a replica's admin address, or of all replicas' under a name with an address for each; repeatable (default: admin.address)")
 	cmd.Flags().StringVar(&f.tokenFile, "admin-token-file", "", "file with the replicas' token (default: admin.token_file)")
 	cmd.Flags().StringVar(&f.ca, "admin-ca", "", "PEM file with the authorities of the replicas' certificates (default: the system's and admin.tls.cert_file)")
 	cmd.Flags().StringVar(&f.cert, "admin-cert", "", "PEM file with a client certificate for the replicas")
@@ -48,7 +51,7 @@ func (f *adminFlags) load(flags *configFlags) (cfg *config.Config, known bool, e
 }
 
 // client returns a client for the replicas.
-func (f *adminFlags) client(cfg admin.Config) (*adminClient, error) {
+func (f *adminFlags) client(ctx context.Context, cfg admin.Config) (*adminClient, error) {
 	conf := &tls.Config{MinVersion: tls.VersionTLS12}
 	roots := f.ca
 	if roots == "" {
@@ -84,10 +87,12 @@ func (f *adminFlags) client(cfg admin.Config) (*adminClient, error) {
 		}
 		token = strings.TrimSpace(string(text))
 	}
-	return &adminClient{
+	client := &adminClient{
 		urls: f.addresses(cfg), token: token,
 		http: &http.Client{Transport: &http.Transport{TLSClientConfig: conf, DisableKeepAlives: true}, Timeout: 30 * time.Second},
-	}, nil
+	}
+	client.expand(ctx, net.DefaultResolver.LookupNetIP)
+	return client, nil
 }
 
 // addresses are the URLs to ask. The default is the configured address, which
@@ -115,6 +120,61 @@ type adminClient struct {
 	urls  []string
 	token string // "": none
 	http  *http.Client
+	named map[string]namedReplica // by URL, those that were found under one name
+}
+
+// namedReplica is how a replica is asked by an address that its URL does not name:
+// for the server, and for its certificate, it is who was asked for.
+type namedReplica struct {
+	host string // with the port
+	http *http.Client
+}
+
+// resolvePatience bounds the look for the addresses behind a name.
+const resolvePatience = 5 * time.Second
+
+// expand puts, in the place of a name that has several addresses, as a headless
+// service has one for each replica, a URL for each address. Of a machine with
+// addresses of both families one is taken. lookup is that of net.Resolver.
+func (c *adminClient) expand(ctx context.Context, lookup func(ctx context.Context, network, host string) ([]netip.Addr, error)) {
+	ctx, cancel := context.WithTimeout(ctx, resolvePatience)
+	defer cancel()
+	var urls []string
+	for _, text := range c.urls {
+		u, err := url.Parse(text)
+		if err != nil || u.Hostname() == "" || u.Hostname() == "localhost" || net.ParseIP(u.Hostname()) != nil {
+			urls = append(urls, text)
+			continue
+		}
+		all, err := lookup(ctx, "ip4", u.Hostname())
+		if err != nil || len(all) == 0 {
+			all, err = lookup(ctx, "ip6", u.Hostname())
+		}
+		if err != nil || len(all) < 2 { // a name that is not found is told of by the call
+			urls = append(urls, text)
+			continue
+		}
+		replica := namedReplica{u.Host, c.http}
+		if t, ok := c.http.Transport.(*http.Transport); ok {
+			t = t.Clone()
+			t.TLSClientConfig.ServerName = u.Hostname()
+			replica.http = &http.Client{Transport: t, Timeout: c.http.Timeout}
+		}
+		slices.SortFunc(all, netip.Addr.Compare)
+		for _, addr := range slices.Compact(all) {
+			if addr = addr.Unmap(); u.Port() != "" {
+				u.Host = net.JoinHostPort(addr.String(), u.Port())
+			} else if u.Host = addr.String(); addr.Is6() {
+				u.Host = "[" + addr.String() + "]"
+			}
+			if c.named == nil {
+				c.named = map[string]namedReplica{}
+			}
+			c.named[u.String()] = replica
+			urls = append(urls, u.String())
+		}
+	}
+	c.urls = urls
 }
 
 // maxReply bounds what is read of an answer: a status names every partition.
@@ -153,7 +213,11 @@ func (c *adminClient) call(ctx context.Context, url, method, path string, in, ou
 	if c.token != "" {
 		req.Header.Set("Authorization", "Bearer "+c.token)
 	}
-	resp, err := c.http.Do(req)
+	client := c.http
+	if replica, ok := c.named[url]; ok {
+		client, req.Host = replica.http, replica.host
+	}
+	resp, err := client.Do(req)
 	if errors.Is(err, syscall.ECONNREFUSED) {
 		return fmt.Errorf("%w: no `sluice run` listens there; --admin names other replicas", err)
 	}

@@ -94,7 +94,7 @@ partition.`,
 // URL. Without any, hints say what each answered. A refusal by the holder is an
 // error.
 func (f *adminFlags) skip(ctx context.Context, cfg admin.Config, call admin.SkipRequest) (hints []string, done string, err error) {
-	client, err := f.client(cfg)
+	client, err := f.client(ctx, cfg)
 	if err != nil {
 		return nil, "", err
 	}

@@ -48,7 +48,7 @@ Exit code 1: a replica could not be asked, or records do not flow everywhere.`,
 			if err != nil {
 				return err
 			}
-			client, err := replicas.named(cfg.Admin)
+			client, err := replicas.named(cmd.Context(), cfg.Admin)
 			if err != nil {
 				return err
 			}

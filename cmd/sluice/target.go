@@ -108,7 +108,7 @@ func newTargetList() *cobra.Command {
   sluice target list --admin http://10.0.0.7:9600 --admin http://10.0.0.8:9600`,
 		Args: cobra.NoArgs,
 		RunE: action(func(cmd *cobra.Command, _ []string) error {
-			client, err := replicas.connect(&flags)
+			client, err := replicas.connect(cmd.Context(), &flags)
 			if err != nil {
 				return err
 			}
@@ -135,17 +135,17 @@ func newTargetList() *cobra.Command {
 }
 
 // connect is client for verbs that only talk to replicas.
-func (f *adminFlags) connect(flags *configFlags) (*adminClient, error) {
+func (f *adminFlags) connect(ctx context.Context, flags *configFlags) (*adminClient, error) {
 	cfg, _, err := f.load(flags)
 	if err != nil {
 		return nil, err
 	}
-	return f.named(cfg.Admin)
+	return f.named(ctx, cfg.Admin)
 }
 
 // named is client for verbs that need a replica to be named.
-func (f *adminFlags) named(cfg admin.Config) (*adminClient, error) {
-	client, err := f.client(cfg)
+func (f *adminFlags) named(ctx context.Context, cfg admin.Config) (*adminClient, error) {
+	client, err := f.client(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -185,7 +185,7 @@ Exit code 1: no replica that was asked holds the target, or one could not be ask
   sluice target release events-2026-01 --admin http://10.0.0.7:9600 --admin-token-file token`,
 		Args: cobra.ExactArgs(1),
 		RunE: action(func(cmd *cobra.Command, args []string) error {
-			client, err := replicas.connect(&flags)
+			client, err := replicas.connect(cmd.Context(), &flags)
 			if err != nil {
 				return err
 			}

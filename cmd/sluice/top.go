@@ -31,7 +31,7 @@ letters, migrations. q quits. With NO_COLOR set it uses no colours.`,
   sluice top --admin http://10.0.0.7:9600 --admin http://10.0.0.8:9600`,
 		Args: cobra.NoArgs,
 		RunE: action(func(cmd *cobra.Command, _ []string) error {
-			client, err := replicas.connect(&flags)
+			client, err := replicas.connect(cmd.Context(), &flags)
 			if err != nil {
 				return err
 			}
