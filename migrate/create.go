@@ -72,6 +72,8 @@ func (m *Manager) Create(ctx context.Context, r Request, p Plan) (Result, error)
 		if job.State != Planned || job.Plan != p.Hash {
 			s.refuse("name another with --job, or go on with it: "+job.next(), "job %s exists and is %s", r.Job, job.State)
 		}
+	} else if m.checkVersions(s); len(s.refusals) > 0 {
+		job = nil
 	} else if job, err = m.draft(ctx, s, r.Job, p); err != nil {
 		return result, err
 	}

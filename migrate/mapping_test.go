@@ -2,9 +2,12 @@ package migrate
 
 import (
 	"encoding/json"
+	"errors"
 	"net/http"
 	"strings"
 	"testing"
+
+	"github.com/sluicehq/sluice/partition"
 )
 
 func TestUnlike(t *testing.T) {
@@ -70,4 +73,23 @@ func (w *world) mapping(index string) string {
 	var answer map[string]struct{ Mappings json.RawMessage }
 	w.check(json.Unmarshal(w.call(http.MethodGet, "/"+index+"/_mapping", ""), &answer))
 	return string(answer[index].Mappings)
+}
+
+// Documents that cannot be written to two sides are none to plan a migration of.
+func TestPlanNeedsVersionsForTwoSides(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.seed(10, 2)
+		w.check(w.tables.Create(w.Context(), partition.New(stream, source)))
+		w.m.Versions.Problem = "no ids"
+		const say = "no ids: change the configuration"
+		if _, err := w.m.Plan(w.Context(), Wish{Customer: "field:/customer", Source: source, Replicas: -1}); err == nil || !strings.Contains(err.Error(), say) {
+			w.Errorf("plan: %v", err)
+		}
+		if _, err := w.m.Create(w.Context(), request(), w.plan(2)); err == nil || !strings.Contains(err.Error(), say) {
+			w.Errorf("create: %v", err)
+		}
+		if _, err := w.m.Status(w.Context(), jobName); !errors.Is(err, ErrNoJob) {
+			w.Errorf("there is a job: %v", err)
+		}
+	})
 }

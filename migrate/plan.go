@@ -38,6 +38,7 @@ func (m *Manager) Plan(ctx context.Context, w Wish) (Plan, error) {
 		return plan, err
 	}
 	refused := &step{}
+	m.checkVersions(refused)
 	source, err := m.checkSource(ctx, refused, w.Source)
 	if err != nil {
 		return plan, err

@@ -296,7 +296,7 @@ func TestAdvice(t *testing.T) {
 		"stale":                       {Status{Job: &Job{State: Synced, Verified: &Report{At: time.Now(), Stale: "repaired"}}}, "sluice migrate verify --job j7"},
 		"old":                         {Status{Job: &Job{State: Synced, Verified: &Report{At: time.Now().Add(-25 * time.Hour)}}}, "sluice migrate verify --job j7"},
 		"differs":                     {Status{Job: &Job{State: Cutover, Verified: &Report{At: time.Now(), Classes: map[string]int64{missingOnNew: 1}}}}, "sluice migrate verify --repair --job j7"},
-		"dirty":                       {Status{Job: &Job{State: Synced, Verified: clean()}, Dirty: 1, DirtyCustomers: []string{"c3"}}, "sluice migrate verify --repair --job j7 --customer c3"},
+		"dirty":                       {Status{Job: &Job{State: Synced, Verified: clean()}, Dirty: 1, DirtyCustomers: []string{"c3"}}, "sluice migrate verify --repair --customer c3 --job j7"},
 		"all are cut over":            {Status{Job: &Job{State: Cutover, Verified: clean(), FullAt: new(time.Time)}}, "sluice migrate complete --job j7"},
 		"cancel was cut short":        {Status{Job: &Job{State: Cancelling}}, "sluice migrate cancel --job j7"},
 	} {

@@ -144,6 +144,13 @@ func (m *Manager) finish(ctx context.Context, r Request, result Result, err erro
 	}))
 }
 
+// checkVersions refuses what dual writing would refuse long after it was planned.
+func (m *Manager) checkVersions(s *step) {
+	if m.Versions.Problem != "" {
+		s.refuse("change the configuration, restart the consumers, then repeat", "%s", m.Versions.Problem)
+	}
+}
+
 // DualWrite publishes W1: from the fence on, live records go to both sides. It
 // does not wait for the fence.
 func (m *Manager) DualWrite(ctx context.Context, r Request) (Result, error) {
@@ -161,9 +168,7 @@ func (m *Manager) DualWrite(ctx context.Context, r Request) (Result, error) {
 		if err != nil {
 			return nil, err
 		}
-		if m.Versions.Problem != "" {
-			s.refuse("change the configuration, restart the consumers, then repeat", "%s", m.Versions.Problem)
-		}
+		m.checkVersions(s)
 		members, err := m.Group.Members(ctx)
 		if err != nil {
 			return nil, err
