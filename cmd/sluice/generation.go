@@ -43,6 +43,7 @@ another writer left.`,
 func newGenerationShow() *cobra.Command {
 	var flags configFlags
 	var topics []string
+	var asJSON bool
 	cmd := &cobra.Command{
 		Use:     "show",
 		Short:   "Shows what is recorded for topics, and what they are now",
@@ -61,6 +62,7 @@ func newGenerationShow() *cobra.Command {
 			if len(topics) == 0 {
 				return &exit{exitUsage, fmt.Errorf("kafka.topics names no topic, only patterns: pass --topic")}
 			}
+			facts := []generationFacts{}
 			for _, topic := range topics {
 				list, err := s.generations(ctx, topic)
 				if err != nil {
@@ -70,16 +72,26 @@ func newGenerationShow() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				showList(out, topic, list)
 				now := generation.Topic{Name: topic, ID: state.id, Partitions: int32(len(state.ends))}
 				commits, err := readCommits(ctx, s.kafka, topic, []string{s.cfg.Kafka.GroupID}, state.starts)
 				if err != nil {
 					return err
 				}
 				now.Committed = commits.generation
-				fmt.Fprintf(out, "  now         topic id %s, %d partitions\n", now.ID, now.Partitions)
+				f := generationFacts{Topic: topic, Recorded: slices.Concat(generation.List{}, list), TopicID: now.ID, Partitions: now.Partitions, Committed: now.Committed}
 				if err := list.Check(now); err != nil && len(list) > 0 {
-					fmt.Fprintf(out, "  attention   %v\n", err)
+					f.Attention = err.Error()
+				}
+				facts = append(facts, f)
+			}
+			if asJSON {
+				return printJSON(out, facts)
+			}
+			for _, f := range facts {
+				showList(out, f.Topic, f.Recorded)
+				fmt.Fprintf(out, "  now         topic id %s, %d partitions\n", f.TopicID, f.Partitions)
+				if f.Attention != "" {
+					fmt.Fprintf(out, "  attention   %s\n", f.Attention)
 				}
 			}
 			return nil
@@ -87,14 +99,25 @@ func newGenerationShow() *cobra.Command {
 	}
 	flags.add(cmd)
 	cmd.Flags().StringArrayVar(&topics, "topic", nil, "topic to show; repeatable (default: those of kafka.topics)")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "as JSON")
 	return cmd
+}
+
+// generationFacts is what is recorded for a topic, and what it is now.
+type generationFacts struct {
+	Topic      string          `json:"topic"`
+	Recorded   generation.List `json:"recorded"`
+	TopicID    string          `json:"topic_id"`
+	Partitions int32           `json:"partitions"`
+	Committed  int             `json:"committed"`           // the generation that the group's commits carry, 0 for none
+	Attention  string          `json:"attention,omitempty"` // what is wrong, and what helps
 }
 
 func newGenerationRaise() *cobra.Command {
 	var flags configFlags
 	var topic string
 	var to int
-	var accept bool
+	var accept, dryRun, asJSON bool
 	var groups []string
 	var diverged map[string]int64
 	cmd := &cobra.Command{
@@ -107,7 +130,8 @@ apart, to see that producers stand still.
 
 Exit code 75 says that it may be tried again when groups or producers stand
 still.`,
-		Example: `  sluice generation raise -c sluice.yaml --topic events
+		Example: `  sluice generation raise -c sluice.yaml --topic events --dry-run
+  sluice generation raise -c sluice.yaml --topic events
   sluice generation raise -c sluice.yaml --topic events --to 7 --group sluice-archive`,
 		Args: cobra.NoArgs,
 		RunE: action(func(cmd *cobra.Command, _ []string) error {
@@ -127,10 +151,12 @@ still.`,
 			if err := requireEmpty(ctx, s.kafka, groups); err != nil {
 				return err
 			}
-			if err := s.control.Open(ctx); err != nil {
-				return err
+			if !dryRun {
+				if err := s.control.Open(ctx); err != nil {
+					return err
+				}
 			}
-			list, err := generation.Load(ctx, s.control, topic)
+			list, err := s.generations(ctx, topic)
 			if err != nil {
 				return err
 			}
@@ -144,11 +170,30 @@ still.`,
 			if err := requireEmpty(ctx, s.kafka, groups); err != nil {
 				return err
 			}
-			before, after, err := generation.Apply(ctx, s.control, raise)
+			before := list
+			var after generation.List
+			if dryRun {
+				after, err = before.Raise(raise)
+			} else {
+				before, after, err = generation.Apply(ctx, s.control, raise)
+			}
 			if err != nil {
 				return raiseError(err)
 			}
-			fmt.Fprintf(out, "raised %s from %d to %d\n", topic, before.Highest(), after.Highest())
+			if asJSON {
+				return printJSON(out, struct {
+					Topic    string          `json:"topic"`
+					DryRun   bool            `json:"dry_run"`
+					From     int             `json:"from"`
+					To       int             `json:"to"`
+					Recorded generation.List `json:"recorded"` // then
+				}{topic, dryRun, before.Highest(), after.Highest(), after})
+			}
+			verb := "raised"
+			if dryRun {
+				verb = "would raise"
+			}
+			fmt.Fprintf(out, "%s %s from %d to %d\n", verb, topic, before.Highest(), after.Highest())
 			showList(out, topic, after)
 			return nil
 		}),
@@ -156,6 +201,8 @@ still.`,
 	flags.add(cmd)
 	cmd.Flags().StringVar(&topic, "topic", "", "topic whose generation is raised")
 	cmd.Flags().IntVar(&to, "to", 0, "the new generation (default: one above the highest that is known)")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only show what would be recorded, or why it is refused")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "as JSON")
 	cmd.Flags().BoolVar(&accept, "accept-reordering", false, "raise although producers write: keys that moved to another partition meanwhile may keep an older value")
 	cmd.Flags().StringArrayVar(&groups, "group", nil, "a further group that uses the topic with this control index; repeatable")
 	cmd.Flags().StringToInt64Var(&diverged, "diverged", nil, "PARTITION=OFFSET,...: first offsets at which the log is no longer the one that was consumed (found by itself where the brokers know)")

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 
@@ -234,7 +235,14 @@ func TestGenerationRaise(t *testing.T) {
 	if _, err := generation.Ensure(t.Context(), s.control, generation.Topic{Name: "events", ID: state.id, Partitions: 2}); err != nil {
 		t.Fatal(err)
 	}
-	code, stdout, stderr := sluice(t, "generation", "raise", "-c", p.config, "--topic", "events", "--to", "7")
+	code, stdout, stderr := sluice(t, "generation", "raise", "-c", p.config, "--topic", "events", "--to", "7", "--dry-run")
+	if code != 0 || !strings.Contains(stdout, "would raise events from 1 to 7") {
+		t.Errorf("dry run: exit code %d: %s%s", code, stdout, stderr)
+	}
+	if list, err := generation.Load(t.Context(), s.control, "events"); err != nil || list.Highest() != 1 {
+		t.Errorf("a dry run has recorded %v, %v", list, err)
+	}
+	code, stdout, stderr = sluice(t, "generation", "raise", "-c", p.config, "--topic", "events", "--to", "7")
 	if code != 0 || !strings.Contains(stdout, "from 1 to 7") {
 		t.Fatalf("exit code %d: %s%s", code, stdout, stderr)
 	}
@@ -248,6 +256,18 @@ func TestGenerationRaise(t *testing.T) {
 	}
 	if code, stdout, stderr := sluice(t, "generation", "show", "-c", p.config); code != 0 || !strings.Contains(stdout, "generation 7") || !strings.Contains(stdout, "2 partitions") {
 		t.Errorf("exit code %d: %s%s", code, stdout, stderr)
+	}
+
+	var shown []generationFacts
+	code, stdout, stderr = sluice(t, "generation", "show", "-c", p.config, "--json")
+	if err := json.Unmarshal([]byte(stdout), &shown); code != 0 || err != nil || len(shown) != 1 || shown[0].Recorded.Highest() != 7 || shown[0].Partitions != 2 {
+		t.Errorf("exit code %d, %v: %s%s", code, err, stdout, stderr)
+	}
+	code, stdout, _ = sluice(t, "validate", "-c", p.config, "--json")
+	var v validation
+	if err := json.Unmarshal([]byte(stdout), &v); err != nil || v.Errors > 0 != (code != 0) || len(v.Findings) < 5 ||
+		!slices.ContainsFunc(v.Findings, func(f finding) bool { return strings.HasPrefix(f.About, "kafka ") && f.Level == "ok" && f.Text != "" }) {
+		t.Errorf("exit code %d, %v: %s", code, err, stdout)
 	}
 
 	p.join(t)

@@ -30,7 +30,7 @@ const (
 
 func newPurge() *cobra.Command {
 	var flags configFlags
-	var dryRun bool
+	var dryRun, asJSON bool
 	cmd := &cobra.Command{
 		Use:   "purge",
 		Short: "Removes old tombstones",
@@ -50,13 +50,22 @@ Run it from time to time, once a day or so; consumers may go on.`,
 				return err
 			}
 			defer s.close(cmd.Context())
-			p := &purge{servers: s, dryRun: dryRun, out: cmd.OutOrStdout(), progress: newProgress(cmd.ErrOrStderr())}
+			p := &purge{servers: s, dryRun: dryRun, out: cmd.OutOrStdout(), progress: newProgress(cmd.ErrOrStderr()), results: []purged{}}
 			defer p.progress.clear()
-			return p.run(cmd.Context(), time.Now())
+			if asJSON {
+				p.out = io.Discard
+			}
+			err = p.run(cmd.Context(), time.Now())
+			if asJSON {
+				p.progress.clear()
+				err = errors.Join(err, printJSON(cmd.OutOrStdout(), p.results))
+			}
+			return err
 		}),
 	}
 	flags.add(cmd)
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "counts them, and removes none")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "as JSON")
 	return cmd
 }
 
@@ -66,6 +75,17 @@ type purge struct {
 	out      io.Writer
 	progress *progress
 	bulk     *bulkWriter
+	results  []purged
+}
+
+// purged is what became of a target's tombstones.
+type purged struct {
+	Target     string    `json:"target"`
+	Before     time.Time `json:"before"`
+	Tombstones int64     `json:"tombstones"` // that were found
+	Removed    int64     `json:"removed"`
+	Replaced   int64     `json:"replaced"` // by something newer meanwhile
+	DryRun     bool      `json:"dry_run"`
 }
 
 // tombstoneTargets returns where tombstones are written, and how long they
@@ -183,7 +203,8 @@ func (p *purge) target(ctx context.Context, target string, before time.Time) err
 	if p.dryRun {
 		search["size"] = 0
 	}
-	var all, purged, replaced int64
+	result := purged{Target: target, Before: before.UTC().Truncate(time.Second), DryRun: p.dryRun}
+	defer func() { p.results = append(p.results, result) }()
 	for {
 		if err := p.elastic.Refresh(ctx, target); err != nil {
 			return err
@@ -192,16 +213,16 @@ func (p *purge) target(ctx context.Context, target string, before time.Time) err
 		if err != nil {
 			return err
 		}
-		all = max(all, page.Total)
+		result.Tombstones = max(result.Tombstones, page.Total)
 		if p.dryRun {
-			fmt.Fprintf(p.out, "%s: %d tombstones from before %s (dry run: none was removed)\n", target, all, before.UTC().Format(time.RFC3339))
+			fmt.Fprintf(p.out, "%s: %d tombstones from before %s (dry run: none was removed)\n", target, result.Tombstones, before.UTC().Format(time.RFC3339))
 			return hidden
 		}
 		if len(page.Hits) == 0 {
 			break
 		}
 		removed, newer, err := p.remove(ctx, page.Hits)
-		purged, replaced = purged+removed, replaced+newer
+		result.Removed, result.Replaced = result.Removed+removed, result.Replaced+newer
 		if err != nil {
 			return err
 		}
@@ -209,12 +230,12 @@ func (p *purge) target(ctx context.Context, target string, before time.Time) err
 		if removed+newer < int64(len(page.Hits)) {
 			trouble = "; trying again: " + cmp.Or(p.bulk.trouble(), "Elasticsearch does not answer")
 		}
-		p.progress.show("%s: %d of %d tombstones%s", target, purged, all, trouble)
+		p.progress.show("%s: %d of %d tombstones%s", target, result.Removed, result.Tombstones, trouble)
 	}
 	p.progress.clear()
-	fmt.Fprintf(p.out, "%s: %d tombstones removed", target, purged)
-	if replaced > 0 {
-		fmt.Fprintf(p.out, ", %d were replaced meanwhile", replaced)
+	fmt.Fprintf(p.out, "%s: %d tombstones removed", target, result.Removed)
+	if result.Replaced > 0 {
+		fmt.Fprintf(p.out, ", %d were replaced meanwhile", result.Replaced)
 	}
 	fmt.Fprintln(p.out)
 	return hidden

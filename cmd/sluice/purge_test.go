@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"strings"
@@ -35,6 +36,12 @@ overrides: [{topics: [other], documents: {index: other, tombstone_ttl: 3h}}]
 	}
 	if n := s.es.Count("events-a") + s.es.Count("events-b"); n != 4 {
 		t.Errorf("a dry run left %d documents of 4", n)
+	}
+	var results []purged
+	code, stdout, stderr = sluice(t, "purge", "-c", s.config, "--dry-run", "--json")
+	if err := json.Unmarshal([]byte(stdout), &results); code != 0 || err != nil || len(results) != 2 ||
+		results[0].Target != "events-*" || results[0].Tombstones != 2 || results[0].Removed != 0 || !results[0].DryRun {
+		t.Errorf("exit code %d, %v:\n%s%s", code, err, stdout, stderr)
 	}
 	code, stdout, stderr = sluice(t, "purge", "-c", s.config)
 	if code != 0 || !strings.Contains(stdout, "events-*: 2 tombstones removed") {

@@ -17,7 +17,7 @@ func newReset() *cobra.Command {
 	var flags configFlags
 	var topic, to string
 	var only []int32
-	var dryRun, yes bool
+	var dryRun, yes, asJSON bool
 	cmd := &cobra.Command{
 		Use:   "reset --topic T --to earliest|latest|TIME|OFFSET",
 		Short: "Moves the group's committed positions",
@@ -53,6 +53,15 @@ Exit code 75: members are running, also where nothing was to be moved yet.`,
 			if err != nil {
 				return err
 			}
+			if asJSON {
+				if err := printJSON(cmd.OutOrStdout(), resetResult(topic, moves, yes)); err != nil {
+					return err
+				}
+				if !yes {
+					return busy
+				}
+				return s.reset(ctx, topic, moves)
+			}
 			w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
 			fmt.Fprintf(w, "partition\tcommitted\tto\tread again\tpassed over\n")
 			for _, m := range moves {
@@ -73,6 +82,7 @@ Exit code 75: members are running, also where nothing was to be moved yet.`,
 	cmd.Flags().BoolVar(&yes, "yes", false, "move the positions")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only show what would change, as without --yes")
 	cmd.MarkFlagsMutuallyExclusive("yes", "dry-run")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "as JSON")
 	for _, name := range []string{"topic", "to"} {
 		if err := cmd.MarkFlagRequired(name); err != nil {
 			panic(err) // the flags are defined above
@@ -114,6 +124,30 @@ func (m *move) committed() string {
 		return "-"
 	}
 	return strconv.FormatInt(m.from, 10)
+}
+
+type resetPartition struct {
+	Partition  int32  `json:"partition"`
+	Committed  *int64 `json:"committed"` // null: nothing
+	To         int64  `json:"to"`
+	ReadAgain  int64  `json:"read_again"`
+	PassedOver int64  `json:"passed_over"`
+}
+
+// resetResult is what a reset prints as JSON, before it moves anything.
+func resetResult(topic string, moves []move, moved bool) any {
+	partitions := make([]resetPartition, len(moves))
+	for i, m := range moves {
+		partitions[i] = resetPartition{Partition: m.partition, To: m.to, ReadAgain: max(0, m.from-m.to), PassedOver: max(0, m.to-m.from)}
+		if !m.none {
+			partitions[i].Committed = &m.from
+		}
+	}
+	return struct {
+		Topic      string           `json:"topic"`
+		DryRun     bool             `json:"dry_run"`
+		Partitions []resetPartition `json:"partitions"`
+	}{topic, !moved, partitions}
 }
 
 func (s *servers) planReset(ctx context.Context, topic string, only []int32, to resetTo) ([]move, error) {

@@ -32,6 +32,12 @@ func TestReset(t *testing.T) {
 			t.Errorf("%v: %d: %s", args, code, text)
 		}
 	}
+	if code, text := run("--to", "earliest", "--json"); code != 0 || !strings.Contains(text, `"partition": 0,
+      "committed": 2,
+      "to": 0,
+      "read_again": 2,`) || !strings.Contains(text, `"dry_run": true`) {
+		t.Errorf("as JSON: %d: %s", code, text)
+	}
 	if code, _ := run("--to", "earliest", "--partition", "1", "--yes"); code != 0 {
 		t.Errorf("partition 1: %d", code)
 	}

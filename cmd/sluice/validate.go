@@ -39,7 +39,7 @@ const (
 
 func newValidate() *cobra.Command {
 	var flags configFlags
-	var offline, show bool
+	var offline, show, asJSON bool
 	cmd := &cobra.Command{
 		Use:   "validate",
 		Short: "Checks a configuration and the servers that it names",
@@ -58,7 +58,10 @@ be, 78 the configuration is wrong.`,
 			if err != nil {
 				return err
 			}
-			v := &validation{out: cmd.OutOrStdout()}
+			v := &validation{out: cmd.OutOrStdout(), Findings: []finding{}}
+			if asJSON {
+				v.out = io.Discard
+			}
 			if show {
 				fmt.Fprintf(v.out, "%s\n", config.Redacted(cfg))
 			}
@@ -67,44 +70,66 @@ be, 78 the configuration is wrong.`,
 				v.kafka(ctx, cfg)
 				v.elastic(ctx, cfg, mapper)
 			}
-			fmt.Fprintf(v.out, "\n%d errors, %d warnings\n", v.errors, v.warnings)
-			if v.errors > 0 {
-				return fmt.Errorf("%d checks failed", v.errors)
+			fmt.Fprintf(v.out, "\n%d errors, %d warnings\n", v.Errors, v.Warnings)
+			if asJSON {
+				err = printJSON(cmd.OutOrStdout(), v)
 			}
-			return nil
+			if v.Errors > 0 {
+				err = errors.Join(fmt.Errorf("%d checks failed", v.Errors), err)
+			}
+			return err
 		}),
 	}
 	flags.add(cmd)
 	cmd.Flags().BoolVar(&offline, "offline", false, "checks the configuration only")
 	cmd.Flags().BoolVar(&show, "print", false, "prints every key with the value in force, secrets redacted")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "the findings as JSON")
+	cmd.MarkFlagsMutuallyExclusive("print", "json")
 	return cmd
 }
 
-// validation prints findings and counts them.
+// validation prints findings and keeps them.
 type validation struct {
-	out              io.Writer
-	errors, warnings int
+	out      io.Writer
+	about    string
+	Errors   int       `json:"errors"`
+	Warnings int       `json:"warnings"`
+	Findings []finding `json:"findings"`
 }
 
-func (v *validation) section(title string) { fmt.Fprintf(v.out, "\n%s\n", title) }
-
-func (v *validation) ok(format string, args ...any) {
-	fmt.Fprintf(v.out, "  ok       %s\n", fmt.Sprintf(format, args...))
+type finding struct {
+	About string `json:"about"` // the section: configuration, kafka and its brokers, elasticsearch
+	Level string `json:"level"` // ok, warning or error
+	Text  string `json:"text"`
 }
+
+func (v *validation) section(title string) {
+	v.about = title
+	fmt.Fprintf(v.out, "\n%s\n", title)
+}
+
+func (v *validation) find(level, format string, args ...any) {
+	f := finding{v.about, level, fmt.Sprintf(format, args...)}
+	v.Findings = append(v.Findings, f)
+	fmt.Fprintf(v.out, "  %-7s  %s\n", f.Level, f.Text)
+}
+
+func (v *validation) ok(format string, args ...any) { v.find("ok", format, args...) }
 
 func (v *validation) warn(format string, args ...any) {
-	v.warnings++
-	fmt.Fprintf(v.out, "  warning  %s\n", fmt.Sprintf(format, args...))
+	v.Warnings++
+	v.find("warning", format, args...)
 }
 
 func (v *validation) fail(format string, args ...any) {
-	v.errors++
-	fmt.Fprintf(v.out, "  error    %s\n", fmt.Sprintf(format, args...))
+	v.Errors++
+	v.find("error", format, args...)
 }
 
 // settled prints what the configuration comes to.
 func (v *validation) settled(cfg *config.Config, mapper *document.Mapper) {
-	fmt.Fprintln(v.out, "configuration")
+	v.about = "configuration"
+	fmt.Fprintln(v.out, v.about)
 	for _, d := range mapper.Describe() {
 		topics := ""
 		if d.Topics != nil {
